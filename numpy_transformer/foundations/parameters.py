@@ -1,0 +1,112 @@
+"""Parameter trees: a model is nested data, and so is its gradient.
+
+A layer is a frozen dataclass. Its fields are arrays (parameters), other layers, tuples of layers,
+None (a part that is not there), or plain settings such as a rate. The gradient of a `Linear` is a
+`Linear` that holds ∂loss/∂weight where the layer holds its weight. So one small set of functions
+walks models, gradients and an optimiser's moments alike:
+
+>>> from dataclasses import dataclass
+>>> @dataclass(frozen=True, eq=False)
+... class Line:
+...     slope: Array
+...     offset: Array
+...     name: str = "a line"
+>>> line = Line(np.array([1.0, 2.0]), np.array([5.0]))
+>>> gradient = Line(np.array([10.0, 10.0]), np.array([10.0]))
+>>> stepped = map_tree(lambda p, g: p - 0.1 * g, line, gradient)
+>>> named_parameters((stepped, line))
+{'0.slope': array([0., 1.]), '0.offset': array([4.]), '1.slope': array([1., 2.]), '1.offset': array([5.])}
+>>> parameter_count(line)
+3
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass, replace
+
+import numpy as np
+
+from .pullback import Array
+
+
+def map_tree(f: Callable, *trees):
+    """Apply f to the arrays that stand in the same place of all trees; settings stay as in the first.
+
+    Returns a tree of the first tree's form. Raises TypeError where the forms differ.
+    """
+    first = trees[0]
+    if any(type(tree) is not type(first) for tree in trees):
+        raise TypeError(f"trees differ in form: {[type(tree).__name__ for tree in trees]} stand in one place")
+    if isinstance(first, np.ndarray):
+        return f(*trees)
+    if isinstance(first, tuple):
+        if any(len(tree) != len(first) for tree in trees):
+            raise TypeError(f"trees differ in form: tuples of {[len(tree) for tree in trees]} stand in one place")
+        return tuple(map_tree(f, *parts) for parts in zip(*trees))
+    if is_dataclass(first):
+        names = [field.name for field in fields(first)]
+        return replace(first, **{name: map_tree(f, *(getattr(tree, name) for tree in trees)) for name in names})
+    return first
+
+
+def add_trees(one, other):
+    """Add two gradients of the same part: what was used in two places receives both."""
+    return map_tree(np.add, one, other)
+
+
+def named_parameters(tree) -> dict[str, Array]:
+    """Return the arrays of a tree by name, such as `encoder.layers.0.attention.query.weight`."""
+    return dict(_leaves(tree, ""))
+
+
+def _leaves(tree, name: str) -> Iterator[tuple[str, Array]]:
+    if isinstance(tree, np.ndarray):
+        yield name, tree
+    elif isinstance(tree, tuple):
+        for index, part in enumerate(tree):
+            yield from _leaves(part, f"{name}.{index}".lstrip("."))
+    elif is_dataclass(tree):
+        for field in fields(tree):
+            yield from _leaves(getattr(tree, field.name), f"{name}.{field.name}".lstrip("."))
+
+
+def replace_parameters(tree, parameters: dict[str, Array]):
+    """Return the tree with its arrays replaced by name: every one, no others, each of the same shape.
+
+    Raises ValueError naming what is missing, extra or misshapen, before anything is built.
+    """
+    old = named_parameters(tree)
+    for name in old:
+        if name not in parameters:
+            raise ValueError(f"parameter {name!r} is missing")
+    for name, array in parameters.items():
+        if name not in old:
+            raise ValueError(f"parameter {name!r} belongs to no place in the {type(tree).__name__}")
+        if array.shape != old[name].shape:
+            raise ValueError(f"parameter {name!r} has shape {array.shape}: expected {old[name].shape}")
+    arrays = iter([parameters[name] for name in old])
+    return map_tree(lambda _: next(arrays), tree)
+
+
+def parameter_count(tree) -> int:
+    """Return how many numbers the arrays of a tree hold together."""
+    return sum(array.size for array in named_parameters(tree).values())
+
+
+def to_vector(tree) -> Array:
+    """Copy all arrays of a tree, one after another, into one new vector of length P."""
+    arrays = named_parameters(tree).values()
+    return np.concatenate([array.ravel() for array in arrays])  # (P,)
+
+
+def from_vector(tree, vector: Array):
+    """Return the tree with its arrays replaced by views into `vector`: the inverse of `to_vector`."""
+    if vector.shape != (parameter_count(tree),):
+        raise ValueError(f"vector has shape {vector.shape}: expected ({parameter_count(tree)},)")
+    start = 0
+
+    def view(array):
+        nonlocal start
+        start += array.size
+        return vector[start - array.size : start].reshape(array.shape)
+
+    return map_tree(view, tree)
