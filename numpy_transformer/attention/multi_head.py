@@ -1,0 +1,121 @@
+"""Multi-head attention: several attentions side by side, each looking for something of its own.
+
+One attention makes one weighted mean, so whatever it looks for, it looks for that alone. "He bit
+into the sweet apple, smiling": who acted on what, what the thing is like and how it was done are
+three questions about the same words. H heads ask H questions at once, each in a space of its own
+of width K = D / H, and one last linear layer lets their answers mix.
+
+The paper gives head h its own matrices W_h of shape (D, K). Side by side these are one (D, D)
+matrix, and columns hK … (h+1)K of x W are head h's projection: one big product, then a reshape.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ..foundations.checks import as_float, check_count, check_number, check_width
+from ..foundations.linear import Linear
+from ..foundations.pullback import Array
+from .scaled_dot_product import attention_weights, scaled_dot_product_attention
+
+
+def split_heads(x: Array, heads: int) -> Array:
+    """(B, T, H·K) → (B, H, T, K): cut the last axis into heads, and let the heads be a batch."""
+    B, T, D = x.shape
+    return x.reshape(B, T, heads, D // heads).swapaxes(1, 2)  # (B, H, T, K)
+
+
+def merge_heads(x: Array) -> Array:
+    """(B, H, T, K) → (B, T, H·K): the inverse of split_heads, and therefore also its pullback."""
+    B, H, T, K = x.shape
+    return x.swapaxes(1, 2).reshape(B, T, H * K)  # (B, T, D)
+
+
+@dataclass(frozen=True, eq=False)
+class MultiHeadAttention:
+    """Attention of x over a memory, in H heads (Vaswani et al. 2017, section 3.2.2).
+
+        head_h = attention(x W^Q_h, memory W^K_h, memory W^V_h)
+        y = concat(head_1 … head_H) W^O
+
+    Going back, every step is undone in the opposite order: the output layer, the merging of the
+    heads (a change of shape, so its pullback is the splitting), attention, and the three
+    projections. The memory is used twice, as keys and as values, so its two gradients add.
+
+    layer(x, memory, mask) takes x (B, T, D), memory (B, S, D) and a mask that broadcasts to
+    (B, H, T, S), True = may attend; it returns y (B, T, D) and backward(dy) → (gradient, dx,
+    d_memory). Raises ValueError for shapes that do not fit.
+    """
+
+    query: Linear   # W^Q of all heads side by side, (D, D)
+    key: Linear
+    value: Linear
+    output: Linear  # W^O
+    heads: int
+    dropout_rate: float = 0.0  # on the weights
+
+    def __post_init__(self):
+        check_count("heads", self.heads)
+        check_number("dropout_rate", self.dropout_rate, 0, 1)
+        for name in ("query", "key", "value"):
+            width = len(getattr(self, name).bias)
+            if width % self.heads:
+                raise ValueError(f"{name} is {width} wide, which {self.heads} heads do not divide")
+
+    @classmethod
+    def init(cls, rng: np.random.Generator, width: int, heads: int, *, dropout_rate: float = 0.0, dtype=np.float32):
+        """Four Linear layers of Glorot weights from width to width."""
+        layers = (Linear.init(rng, width, width, dtype=dtype) for _ in range(4))
+        return cls(*layers, heads, dropout_rate)
+
+    def __call__(self, x, memory, mask=None, rng=None):
+        x = as_float("x", x)                                             # (B, T, D)
+        memory = as_float("memory", memory)                              # (B, S, D)
+        if x.ndim != 3 or memory.ndim != 3 or len(x) != len(memory):
+            raise ValueError(f"x has shape {x.shape}, memory {memory.shape}: expected (B, T, D) and (B, S, D)")
+        q, query_backward = self.query(x)                                # (B, T, D)
+        k, key_backward = self.key(memory)                               # (B, S, D)
+        v, value_backward = self.value(memory)                           # (B, S, D)
+        q, k, v = (split_heads(a, self.heads) for a in (q, k, v))        # (B, H, T, K), (B, H, S, K), (B, H, S, K)
+        per_head, attention_backward = scaled_dot_product_attention(
+            q, k, v, mask, dropout_rate=self.dropout_rate, rng=rng)      # (B, H, T, K)
+        y, output_backward = self.output(merge_heads(per_head))          # (B, T, D)
+
+        def backward(dy):                                                # (B, T, D)
+            output, d_merged = output_backward(dy)                       # (B, T, D)
+            d_per_head = split_heads(d_merged, self.heads)               # (B, H, T, K)
+            dq, dk, dv = attention_backward(d_per_head)                  # (B, H, T, K), (B, H, S, K), (B, H, S, K)
+            query, dx = query_backward(merge_heads(dq))                  # (B, T, D)
+            key, d_memory_as_key = key_backward(merge_heads(dk))         # (B, S, D)
+            value, d_memory_as_value = value_backward(merge_heads(dv))   # (B, S, D)
+            gradient = replace(self, query=query, key=key, value=value, output=output)
+            return gradient, dx, d_memory_as_key + d_memory_as_value
+
+        return y, backward
+
+    def self_attention(self, x, mask=None, rng=None):
+        """Let the words of x attend to each other: y (B, T, D) and backward(dy) → (gradient, dx)."""
+        y, attention_backward = self(x, x, mask, rng)                    # (B, T, D)
+
+        def backward(dy):                                                # (B, T, D)
+            gradient, dx_as_query, dx_as_memory = attention_backward(dy)  # (B, T, D), (B, T, D)
+            return gradient, dx_as_query + dx_as_memory                  # x asked and answered: both gradients add
+
+        return y, backward
+
+    def keys_and_values(self, memory):
+        """Project a memory once, for many queries: (B, S, D) → k and v (B, H, S, K). Inference only."""
+        k, v = self.key(memory)[0], self.value(memory)[0]                # (B, S, D), (B, S, D)
+        return split_heads(k, self.heads), split_heads(v, self.heads)    # (B, H, S, K), (B, H, S, K)
+
+    def attend(self, x, k, v, mask=None):
+        """Attend from x (B, T, D) to keys and values (B, H, S, K) already projected → y (B, T, D)."""
+        q = split_heads(self.query(x)[0], self.heads)                    # (B, H, T, K)
+        per_head, _ = scaled_dot_product_attention(q, k, v, mask)        # (B, H, T, K)
+        return self.output(merge_heads(per_head))[0]                     # (B, T, D)
+
+    def weights(self, x, memory, mask=None):
+        """Return the weights alone, to be looked at: (B, H, T, S)."""
+        q = split_heads(self.query(x)[0], self.heads)                    # (B, H, T, K)
+        k = split_heads(self.key(memory)[0], self.heads)                 # (B, H, S, K)
+        return attention_weights(q, k, mask)[0]                          # (B, H, T, S)

@@ -1,0 +1,50 @@
+"""Softmax: from scores, which may be any numbers, to weights, which are positive and add to one."""
+
+import numpy as np
+
+from ..foundations.checks import as_float, check_rank
+from ..foundations.pullback import Array
+
+
+def softmax(x: Array):
+    """Turn each row of scores into weights that are positive and add to one.
+
+        yᵢ = exp(xᵢ) / Σⱼ exp(xⱼ)
+
+    ∂yᵢ/∂xⱼ = yᵢ(δᵢⱼ − yⱼ): on the diagonal yᵢ(1 − yᵢ), off it −yᵢyⱼ, since one weight can only grow
+    at the cost of the others. With the upstream gradient dy
+
+        dxⱼ = Σᵢ dyᵢ ∂yᵢ/∂xⱼ = yⱼ (dyⱼ − Σᵢ dyᵢ yᵢ)
+
+    which takes two passes over a row and never builds the N × N Jacobian.
+
+    Parameters: x (..., N); −inf marks an entry that may get no weight. Returns y (..., N) and
+    backward(dy) → dx. A row that is all −inf gives zeros, and so does its gradient. float16 is
+    computed in float32 and cast back. Raises ValueError if x holds NaN or +inf.
+
+    >>> softmax(np.array([2.0, 0.0, -1.0]))[0].round(2)      # scores close together share the weight
+    array([0.84, 0.11, 0.04])
+    >>> softmax(np.array([50.0, 0.0, -20.0]))[0].round(2)    # scores far apart: the winner takes all
+    array([1., 0., 0.])
+    """
+    x = as_float("x", x)                                          # (..., N)
+    check_rank("x", x, 1, "(..., N)")
+    given = x.dtype
+    if given == np.float16:
+        x = x.astype(np.float32)                                  # (..., N)
+    shift = x.max(axis=-1, keepdims=True, initial=-np.inf)        # (..., 1)
+    if not (shift < np.inf).all():
+        raise ValueError(f"x of shape {x.shape} holds NaN or +inf: softmax needs finite scores, or -inf to hide one")
+    shift = np.where(shift == -np.inf, 0, shift)                  # (..., 1)  -inf - (-inf) would be NaN
+    with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
+        y = x - shift                                             # (..., N)  the shift cancels; exp cannot overflow
+    np.exp(y, out=y)
+    total = y.sum(axis=-1, keepdims=True)                         # (..., 1)  the maximum alone adds 1, nothing adds 0
+    y /= np.maximum(total, 1)
+    y = y.astype(given, copy=False)                               # (..., N)
+
+    def backward(dy):                                             # (..., N)
+        inner = (dy * y).sum(axis=-1, keepdims=True)              # (..., 1)
+        return y * (dy - inner)                                   # (..., N)
+
+    return y, backward
