@@ -1,0 +1,102 @@
+"""The training loop: forward, loss, backward, step, and again."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from ..foundations.checks import check_count, check_number
+from ..model.transformer import Transformer
+from .adam import Adam, AdamState
+from .batches import PAD, Batch, Example, epoch
+from .clipping import clip_gradients
+from .cross_entropy import cross_entropy
+from .schedule import warmup_schedule
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How to train: everything that, with the data and the first model, decides the outcome."""
+
+    steps: int = 1000
+    batch_size: int = 64
+    warmup_steps: int = 200
+    rate_factor: float = 1.0  # multiplies the paper's schedule
+    label_smoothing: float = 0.1
+    max_norm: float = 1.0
+    weight_decay: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self):
+        for name, least in (("steps", 0), ("batch_size", 1), ("warmup_steps", 1), ("seed", 0)):
+            check_count(name, getattr(self, name), least)
+        check_number("rate_factor", self.rate_factor)
+        check_number("label_smoothing", self.label_smoothing, 0, 1)
+        check_number("max_norm", self.max_norm, above=True)
+        check_number("weight_decay", self.weight_decay)
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Where training stands after a step: enough to go on from here."""
+
+    model: Transformer
+    optimiser: AdamState
+    loss: float = float("nan")
+    tokens: int = 0
+
+    @property
+    def step(self) -> int:
+        return self.optimiser.step
+
+
+def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: float = 0.0,
+                      rng: np.random.Generator | None = None) -> tuple[float, Transformer]:
+    """One forward and one backward pass: the mean loss of a batch, and its gradient."""
+    logits, model_backward = model(batch.source, batch.target_input, pad=PAD, rng=rng)  # (B, T, V)
+    loss, loss_backward = cross_entropy(logits, batch.target_output, ignore_index=PAD, label_smoothing=label_smoothing)
+    return loss, model_backward(loss_backward())
+
+
+def training_steps(progress: Progress, examples: Sequence[Example], config: TrainingConfig) -> Iterator[Progress]:
+    """Train on, from `progress` to config.steps, yielding after every step.
+
+    All randomness is a function of the seed and of the place: epoch e shuffles with generator
+    (seed, 0, e), step s drops out with generator (seed, 1, s). So whoever starts again from a saved
+    step meets the same batches and the same masks as the run that was never interrupted.
+
+    Raises ValueError if there are no examples, or if a gradient is no longer finite.
+    """
+    if not examples:
+        raise ValueError("examples is empty: there is nothing to train on")
+    width = progress.model.source_embedding.table.shape[1]
+    adam = Adam(learning_rate=0.0, weight_decay=config.weight_decay)  # the schedule sets the rate
+    for batch in islice(_batches(examples, config, progress.step), config.steps - progress.step):
+        step = progress.step + 1
+        rng = np.random.default_rng([config.seed, 1, step])
+        loss, gradient = loss_and_gradient(progress.model, batch, label_smoothing=config.label_smoothing, rng=rng)
+        gradient, _ = clip_gradients(gradient, config.max_norm)
+        rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
+        model, optimiser = adam.update(progress.model, gradient, progress.optimiser, rate)
+        progress = Progress(model, optimiser, loss, batch.tokens)
+        yield progress
+
+
+def _batches(examples: Sequence[Example], config: TrainingConfig, done: int) -> Iterator[Batch]:
+    """Yield the batches after the first `done`, epoch after epoch, without end."""
+    per_epoch = -(-len(examples) // config.batch_size)
+    number, skip = divmod(done, per_epoch)
+    while True:
+        yield from islice(epoch(examples, config.batch_size, np.random.default_rng([config.seed, 0, number])), skip, None)
+        number, skip = number + 1, 0
+
+
+def mean_loss(model: Transformer, examples: Sequence[Example], batch_size: int = 64) -> float:
+    """The loss per target token on sentences that are only looked at: no dropout, no smoothing."""
+    total = tokens = 0
+    for batch in epoch(examples, batch_size, np.random.default_rng(0)):
+        logits, _ = model(batch.source, batch.target_input, pad=PAD)                    # (B, T, V)
+        loss, _ = cross_entropy(logits, batch.target_output, ignore_index=PAD)
+        total, tokens = total + loss * batch.tokens, tokens + batch.tokens
+    return total / max(tokens, 1)
