@@ -89,7 +89,7 @@ class MultiHeadAttention:
             key, d_memory_as_key = key_backward(merge_heads(dk))         # (B, S, D)
             value, d_memory_as_value = value_backward(merge_heads(dv))   # (B, S, D)
             gradient = replace(self, query=query, key=key, value=value, output=output)
-            return gradient, dx, d_memory_as_key + d_memory_as_value
+            return gradient, dx, d_memory_as_key + d_memory_as_value     # (B, T, D), (B, S, D)
 
         return y, backward
 
@@ -99,7 +99,7 @@ class MultiHeadAttention:
 
         def backward(dy):                                                # (B, T, D)
             gradient, dx_as_query, dx_as_memory = attention_backward(dy)  # (B, T, D), (B, T, D)
-            return gradient, dx_as_query + dx_as_memory                  # x asked and answered: both gradients add
+            return gradient, dx_as_query + dx_as_memory                  # (B, T, D)  x asked and answered
 
         return y, backward
 

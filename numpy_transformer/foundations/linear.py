@@ -61,6 +61,6 @@ class Linear:
             weight = rows.T @ dy_rows                 # (I, O)
             bias = dy_rows.sum(axis=0)                # (O,)
             dx = dy_rows @ self.weight.T              # (N, I)
-            return replace(self, weight=weight, bias=bias), dx.reshape(*leading, inputs)
+            return replace(self, weight=weight, bias=bias), dx.reshape(*leading, inputs)  # (..., I)
 
         return y.reshape(*leading, outputs), backward

@@ -35,9 +35,9 @@ def sinusoidal_positions(length: int, width: int, *, base: float = 10000.0, dtyp
     check_number("base", base, above=True)
     column = np.arange(width)                                        # (D,)
     frequency = base ** (-2 * (column // 2) / width)                 # (D,)  ω, equal for the two of a pair
-    angle = np.arange(length)[:, None] * frequency                   # (T, D)
-    table = np.where(column % 2 == 0, np.sin(angle), np.cos(angle))  # (T, D)
-    return table.astype(dtype)                                       # (T, D)
+    angle = np.arange(length)[:, None] * frequency                   # (P, D)
+    table = np.where(column % 2 == 0, np.sin(angle), np.cos(angle))  # (P, D)
+    return table.astype(dtype)                                       # (P, D)
 
 
 def check_length(start: int, count: int, length: int) -> None:

@@ -40,7 +40,7 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
         def backward(dy):                                                # (..., D)
             gradient, d_normed, *others = sublayer_backward(dropout_backward(dy))  # (..., D)
             norm_gradient, dx_through = norm_backward(d_normed)          # (..., D)
-            return norm_gradient, gradient, dy + dx_through, *others
+            return norm_gradient, gradient, dy + dx_through, *others     # (..., D)
 
     else:
         branch, sublayer_backward = sublayer(x)                          # (..., D)
@@ -50,6 +50,6 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
         def backward(dy):                                                # (..., D)
             norm_gradient, d_sum = norm_backward(dy)                     # (..., D)
             gradient, dx_through, *others = sublayer_backward(dropout_backward(d_sum))  # (..., D)
-            return norm_gradient, gradient, d_sum + dx_through, *others
+            return norm_gradient, gradient, d_sum + dx_through, *others  # (..., D)
 
     return y, backward

@@ -109,10 +109,10 @@ class DecoderLayer:
             keys = np.concatenate([cache.keys, k], axis=2)                               # (B, H, T, K)
             values = np.concatenate([cache.values, v], axis=2)                           # (B, H, T, K)
             cache = replace(cache, keys=keys, values=values)
-            return self.self_attention.attend(x, keys, values), None
+            return self.self_attention.attend(x, keys, values), None                     # (B, 1, D)
 
         def look_across(x):                                                              # (B, 1, D)
-            return self.cross_attention.attend(x, cache.memory_keys, cache.memory_values, memory_mask), None
+            return self.cross_attention.attend(x, cache.memory_keys, cache.memory_values, memory_mask), None  # (B, 1, D)
 
         x, _ = residual(look_back, self.self_attention_norm, x, norm_first=self.norm_first)        # (B, 1, D)
         x, _ = residual(look_across, self.cross_attention_norm, x, norm_first=self.norm_first)     # (B, 1, D)

@@ -41,31 +41,31 @@ def beam_search(model: StepModel, source: Array, *, start: int, end: int, pad: i
 
 def _search_one(model, source, start, end, pad, max_length, beam, alpha):
     cache = model.start(source, pad=pad)
-    words = np.array([start])                                                  # (N,)
-    hypotheses, totals = [()], np.zeros(1)                                     # N tuples of ids, (N,)
+    words = np.array([start])                                                  # (1,)
+    hypotheses, totals = [()], np.zeros(1)                                     # (1,)
     ended: list[tuple[float, tuple]] = []
     for length in range(1, max_length + 1):
         logits, cache = model.step(words, cache)                               # (N, V)
         candidates = totals[:, None] + log_softmax(logits)                     # (N, V)
-        best = np.argsort(-candidates, axis=None, kind="stable")[:beam]        # (N,)
-        rows, words = np.unravel_index(best, candidates.shape)                 # (N,), (N,)
-        totals = candidates[rows, words]                                       # (N,)
+        best = np.argsort(-candidates, axis=None, kind="stable")[:beam]        # (M,)
+        rows, words = np.unravel_index(best, candidates.shape)                 # (M,), (M,)
+        totals = candidates[rows, words]                                       # (M,)
         hypotheses = [(*hypotheses[row], int(word)) for row, word in zip(rows, words)]
-        finished = (words == end) if length < max_length else np.ones(len(words), bool)  # (N,)
+        finished = (words == end) if length < max_length else np.ones(len(words), bool)  # (M,)
         ended += [(float(total) / length_penalty(length, alpha), hypothesis)
                   for total, hypothesis, done in zip(totals, hypotheses, finished) if done]
         ended = sorted(ended, key=lambda entry: -entry[0])[:beam]
-        going = np.flatnonzero(~finished)                                      # (N,)
+        going = np.flatnonzero(~finished)                                      # (G,)
         if not len(going):
             break
-        hypotheses, totals, words = [hypotheses[i] for i in going], totals[going], words[going]
+        hypotheses, totals, words = [hypotheses[i] for i in going], totals[going], words[going]  # (G,), (G,)
         # The best that an unfinished one can still reach: no log-probability lost, the longest length.
         if len(ended) == beam and totals.max() / length_penalty(max_length, alpha) <= ended[-1][0]:
             break
         cache = map_tree(lambda array: array[rows[going]], cache)
     longest = max(len(hypothesis) for _, hypothesis in ended)
-    ids = np.array([hypothesis + (pad,) * (longest - len(hypothesis)) for _, hypothesis in ended])  # (N, T)
-    return ids, np.array([score for score, _ in ended])                        # (N, T), (N,)
+    ids = np.array([hypothesis + (pad,) * (longest - len(hypothesis)) for _, hypothesis in ended])  # (R, T)
+    return ids, np.array([score for score, _ in ended])                        # (R, T), (R,)
 
 
 def log_softmax(logits: Array) -> Array:
