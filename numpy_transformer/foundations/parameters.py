@@ -20,8 +20,9 @@ walks models, gradients and an optimiser's moments alike:
 3
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -42,10 +43,19 @@ def map_tree(f: Callable, *trees):
         if any(len(tree) != len(first) for tree in trees):
             raise TypeError(f"trees differ in form: tuples of {[len(tree) for tree in trees]} stand in one place")
         return tuple(map_tree(f, *parts) for parts in zip(*trees))
-    if is_dataclass(first):
-        names = [field.name for field in fields(first)]
-        return replace(first, **{name: map_tree(f, *(getattr(tree, name) for tree in trees)) for name in names})
-    return first
+    changed = {}
+    for name in field_names(type(first)):
+        part = getattr(first, name)
+        mapped = map_tree(f, part, *(getattr(tree, name) for tree in trees[1:]))
+        if mapped is not part:
+            changed[name] = mapped
+    return replace(first, **changed) if changed else first  # a part without arrays stays the very same object
+
+
+@cache
+def field_names(kind: type) -> tuple[str, ...]:
+    """The fields of a dataclass, none for anything else; looked up once for each class, since trees are walked often."""
+    return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
 
 
 def add_trees(one, other):
@@ -55,18 +65,20 @@ def add_trees(one, other):
 
 def named_parameters(tree) -> dict[str, Array]:
     """Return the arrays of a tree by name, such as `encoder.layers.0.attention.query.weight`."""
-    return dict(_leaves(tree, ""))
+    found = {}
 
+    def walk(part, name):
+        if isinstance(part, np.ndarray):
+            found[name] = part
+        elif isinstance(part, tuple):
+            for index, item in enumerate(part):
+                walk(item, f"{name}.{index}" if name else str(index))
+        else:
+            for field in field_names(type(part)):
+                walk(getattr(part, field), f"{name}.{field}" if name else field)
 
-def _leaves(tree, name: str) -> Iterator[tuple[str, Array]]:
-    if isinstance(tree, np.ndarray):
-        yield name, tree
-    elif isinstance(tree, tuple):
-        for index, part in enumerate(tree):
-            yield from _leaves(part, f"{name}.{index}".lstrip("."))
-    elif is_dataclass(tree):
-        for field in fields(tree):
-            yield from _leaves(getattr(tree, field.name), f"{name}.{field.name}".lstrip("."))
+    walk(tree, "")
+    return found
 
 
 def replace_parameters(tree, parameters: dict[str, Array]):
