@@ -5,20 +5,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..foundations.checks import check_number
-from ..foundations.parameters import from_vector, map_tree, parameter_count, to_vector
+from ..foundations.checks import check_number, check_shape
+from ..foundations.parameters import map_tree, named_parameters
 from ..foundations.pullback import Array
 
-CHUNK = 1 << 15  # numbers updated at a time: all their arrays stay in the cache
+CHUNK = 1 << 15  # numbers updated at a time, few enough for all that is made of them to stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
 class AdamState:
-    """How often the optimiser has stepped, and both moments of every parameter, as one vector each."""
+    """How often the optimiser has stepped, and both moments of each parameter, in the parameters' order."""
 
     step: int
-    first: Array   # (P,)  m
-    second: Array  # (P,)  v
+    first: tuple[Array, ...]   # m
+    second: tuple[Array, ...]  # v
 
 
 @dataclass(frozen=True)
@@ -27,16 +27,13 @@ class Adam:
 
         m ← β₁ m + (1 − β₁) g           m̂ = m / (1 − β₁ᵗ)
         v ← β₂ v + (1 − β₂) g²          v̂ = v / (1 − β₂ᵗ)
-        p ← p − η m̂ / (√v̂ + ε) − η λ p
+        p ← p − η λ p − η m̂ / (√v̂ + ε)
 
     m and v start at 0 and would stay too small for a while; the division by 1 − βᵗ makes good for
     it exactly when all gradients are alike. t counts calls of `update`, one for all parameters. The
     decay λ acts on p itself, not through g (Loshchilov and Hutter 2019, algorithm 2), and on
     matrices only: biases, gains and shifts have no reason to be small. β₂ and ε are the
     Transformer paper's (section 5.3).
-
-    All parameters are laid end to end in one vector, which costs a few long operations where a
-    hundred small arrays would cost a thousand short ones.
     """
 
     learning_rate: float  # η
@@ -54,44 +51,44 @@ class Adam:
 
     def init(self, model) -> AdamState:
         """Return the state before the first step: no step taken, moments 0."""
-        zeros = np.zeros_like(to_vector(model))          # (P,)
-        return AdamState(0, zeros, zeros)
+        first, second = (tuple(map(np.zeros_like, named_parameters(model).values())) for _ in range(2))
+        return AdamState(0, first, second)
 
-    def update(self, model, gradient, state: AdamState, learning_rate: float | None = None):
+    def update(self, model, gradient, state: AdamState, learning_rate: float | None = None, *, in_place: bool = False):
         """Return the stepped model and the new state; what was given stays as it was.
 
-        `learning_rate` replaces η for this step, for a schedule. Raises ValueError if the state
-        belongs to a model of another size, TypeError if model and gradient differ in form.
+        `learning_rate` replaces η for this step, for a schedule. Whoever keeps no older model may
+        say `in_place`: the arrays of model and state are then stepped where they are, which saves
+        three copies of everything. Raises ValueError if model, gradient and state do not fit.
         """
         rate = self.learning_rate if learning_rate is None else learning_rate
         check_number("learning_rate", rate)
-        map_tree(_check_same_shape, model, gradient)
-        if state.first.shape != (parameter_count(model),):
-            raise ValueError(f"state holds {len(state.first)} parameters, the model {parameter_count(model)}")
+        parameters, gradients = named_parameters(model), named_parameters(gradient)
+        if gradients.keys() != parameters.keys() or len(state.first) != len(parameters):
+            raise ValueError(f"model has {len(parameters)} parameters, gradient {len(gradients)} and state "
+                             f"{len(state.first)}, or their names differ")
+        for (name, p), m in zip(parameters.items(), state.first):
+            check_shape(f"gradient of {name}", gradients[name], p.shape)
+            check_shape(f"moment of {name}", m, p.shape)
+        if not in_place:
+            model, first, second = map_tree(lambda array: array.copy(order="C"), (model, state.first, state.second))
+            parameters, state = named_parameters(model), AdamState(state.step, first, second)
         t = state.step + 1
-        vector, gradients = to_vector(model), to_vector(gradient)  # (P,), (P,)
-        first, second = state.first.copy(), state.second.copy()    # (P,), (P,)
-        if self.weight_decay:
-            vector -= rate * self.weight_decay * vector * to_vector(map_tree(_is_matrix, model))  # (P,)
-        step_size = rate / (1 - self.beta1**t)
-        for start in range(0, len(vector), CHUNK):
-            part = slice(start, start + CHUNK)
-            p, g, m, v = vector[part], gradients[part], first[part], second[part]  # (N,), (N,), (N,), (N,)
-            m *= self.beta1                              # (N,)
-            m += (1 - self.beta1) * g                    # (N,)
-            v *= self.beta2                              # (N,)
-            v += (1 - self.beta2) * g * g                # (N,)
-            size = np.sqrt(v / (1 - self.beta2**t))      # (N,)  √v̂
-            size += self.epsilon                         # (N,)
-            p -= step_size * m / size                    # (N,)
-        return from_vector(model, vector), AdamState(t, first, second)
-
-
-def _is_matrix(array: Array) -> Array:
-    return np.full_like(array, array.ndim >= 2)
-
-
-def _check_same_shape(parameter: Array, gradient: Array) -> Array:
-    if parameter.shape != gradient.shape:
-        raise ValueError(f"a parameter has shape {parameter.shape}, its gradient {gradient.shape}")
-    return parameter
+        step_size, correction = rate / (1 - self.beta1**t), 1 / (1 - self.beta2**t)
+        for (name, whole), *moments in zip(parameters.items(), state.first, state.second):
+            if not whole.flags.c_contiguous:
+                raise ValueError(f"parameter {name} is a strided view: it cannot be stepped in place")
+            decay = rate * self.weight_decay if whole.ndim >= 2 else 0.0
+            rows = [array.reshape(-1) for array in (whole, gradients[name], *moments)]
+            for start in range(0, whole.size, CHUNK):
+                p, g, m, v = (row[start : start + CHUNK] for row in rows)  # (N,), (N,), (N,), (N,)
+                m *= self.beta1                      # (N,)
+                m += (1 - self.beta1) * g            # (N,)
+                v *= self.beta2                      # (N,)
+                v += (1 - self.beta2) * g * g        # (N,)
+                if decay:
+                    p *= 1 - decay                   # (N,)
+                size = np.sqrt(v * correction)       # (N,)  √v̂
+                size += self.epsilon                 # (N,)
+                p -= step_size * m / size            # (N,)
+        return model, AdamState(t, state.first, state.second)

@@ -12,7 +12,7 @@ import numpy as np
 from ..foundations.checks import check_count
 from ..foundations.pullback import Array
 
-PAD, BOS, EOS = 0, 1, 2
+PAD, BOS, EOS = 0, 1, 2  # the first three ids of every vocabulary
 BUCKET = 32  # batches whose sentences are sorted by length together
 
 Example = tuple[Sequence[int], Sequence[int]]  # ids of a source and of its target

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ..foundations.checks import check_shape
-from ..foundations.parameters import named_parameters, parameter_count, replace_parameters
+from ..foundations.parameters import named_parameters, replace_parameters
 from ..model.config import TransformerConfig
 from ..model.transformer import Transformer
 from .adam import AdamState
@@ -39,7 +38,8 @@ def save(path, model: Transformer, config: TransformerConfig, *, optimiser: Adam
     path = Path(path)
     arrays = {f"model.{name}": array for name, array in named_parameters(model).items()}
     if optimiser is not None:
-        arrays |= {"optimiser.first": optimiser.first, "optimiser.second": optimiser.second}
+        for name, first, second in zip(named_parameters(model), optimiser.first, optimiser.second, strict=True):
+            arrays |= {f"first.{name}": first, f"second.{name}": second}
     header = {"format": FORMAT, "config": asdict(config), "step": optimiser and optimiser.step, "notes": notes or {}}
     handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
@@ -66,18 +66,18 @@ def load(path) -> Checkpoint:
         config = TransformerConfig(**header["config"])
         if header["format"] != FORMAT:
             raise ValueError(f"format {header['format']}, expected {FORMAT}")
-        optimiser = None
-        if header["step"] is not None:
-            optimiser = AdamState(header["step"], arrays.pop("optimiser.first"), arrays.pop("optimiser.second"))
         model = Transformer.init(np.random.default_rng(0), config)
-        parameters = {name.removeprefix("model."): array for name, array in arrays.items()}
-        for name, array in parameters.items():
+        kinds = ("model", "first", "second") if header["step"] is not None else ("model",)
+        found = {kind: {} for kind in kinds}
+        for name, array in arrays.items():
+            kind, _, parameter = name.partition(".")
+            if kind not in found:
+                raise ValueError(f"entry {name!r} belongs to no place in it")
             if array.dtype.kind != "f" or not np.isfinite(array).all():
-                raise ValueError(f"parameter {name!r} of dtype {array.dtype} holds what is no finite number")
-        model = replace_parameters(model, parameters)
-        if optimiser is not None:
-            for name, vector in (("first", optimiser.first), ("second", optimiser.second)):
-                check_shape(f"optimiser.{name}", vector, (parameter_count(model),))
+                raise ValueError(f"entry {name!r} of dtype {array.dtype} holds what is no finite number")
+            found[kind][parameter] = array
+        model, *moments = (replace_parameters(model, found[kind]) for kind in kinds)
+        optimiser = AdamState(header["step"], *(tuple(named_parameters(m).values()) for m in moments)) if moments else None
     except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} is not a checkpoint of this program: {error}") from None
     return Checkpoint(model, config, optimiser, header["notes"])

@@ -43,6 +43,11 @@ class ProgressLine:
         self.stream.write(f"\r{line:<72}" if self.live else f"{line}\n")
         self.stream.flush()
 
+    def note(self, text: str) -> None:
+        """Leave a line of its own above the progress line."""
+        self.write(text)
+        self.close()
+
     def close(self) -> None:
         """Leave the last line standing."""
         if self.live:
