@@ -39,6 +39,7 @@ def padding_mask(ids: Array, pad: int) -> Array:
     ids = np.asarray(ids)  # (B, S)
     if ids.ndim != 2:
         raise ValueError(f"ids has shape {ids.shape}: expected (B, S)")
+    check_count("pad", pad, 0)
     return (ids != pad)[:, None, None, :]  # (B, 1, 1, S)
 
 

@@ -76,6 +76,43 @@ class MultiHeadAttention:
         q, query_backward = self.query(x)                                # (B, T, D)
         k, key_backward = self.key(memory)                               # (B, S, D)
         v, value_backward = self.value(memory)                           # (B, S, D)
+        y, heads_backward = self._heads(q, k, v, mask, rng)              # (B, T, D)
+
+        def backward(dy):                                                # (B, T, D)
+            output, dq, dk, dv = heads_backward(dy)                      # (B, T, D), (B, S, D), (B, S, D)
+            query, dx = query_backward(dq)                               # (B, T, D)
+            key, d_memory_as_key = key_backward(dk)                      # (B, S, D)
+            value, d_memory_as_value = value_backward(dv)                # (B, S, D)
+            gradient = replace(self, query=query, key=key, value=value, output=output)
+            return gradient, dx, d_memory_as_key + d_memory_as_value     # (B, T, D), (B, S, D)
+
+        return y, backward
+
+    def self_attention(self, x, mask=None, rng=None):
+        """Let the words of x attend to each other: y (B, T, D) and backward(dy) → (gradient, dx).
+
+        The same as layer(x, x, mask, rng) with dx + d_memory, in one product for all three projections:
+        [q k v] = x [W^Q W^K W^V], and backward dx = [dq dk dv] [W^Q W^K W^V]ᵀ, a product that adds
+        the gradients of all three uses of x by itself.
+        """
+        parts = (self.query, self.key, self.value)
+        stacked = Linear(np.concatenate([part.weight for part in parts], axis=1),
+                         np.concatenate([part.bias for part in parts]))
+        ends = np.cumsum([len(part.bias) for part in parts])[:2]         # (2,)  where q and where k end
+        qkv, stacked_backward = stacked(x)                               # (B, T, 3·D)
+        q, k, v = np.split(qkv, ends, axis=-1)                           # (B, T, D), (B, T, D), (B, T, D)
+        y, heads_backward = self._heads(q, k, v, mask, rng)              # (B, T, D)
+
+        def backward(dy):                                                # (B, T, D)
+            output, dq, dk, dv = heads_backward(dy)                      # (B, T, D), (B, T, D), (B, T, D)
+            gradient, dx = stacked_backward(np.concatenate([dq, dk, dv], axis=-1))  # (B, T, D)
+            query, key, value = map(Linear, np.split(gradient.weight, ends, axis=1), np.split(gradient.bias, ends))
+            return replace(self, query=query, key=key, value=value, output=output), dx
+
+        return y, backward
+
+    def _heads(self, q, k, v, mask, rng):
+        """q (B, T, D), k and v (B, S, D) → y (B, T, D) and backward(dy) → output's gradient, dq, dk, dv."""
         q, k, v = (split_heads(a, self.heads) for a in (q, k, v))        # (B, H, T, K), (B, H, S, K), (B, H, S, K)
         per_head, attention_backward = scaled_dot_product_attention(
             q, k, v, mask, dropout_rate=self.dropout_rate, rng=rng)      # (B, H, T, K)
@@ -84,22 +121,8 @@ class MultiHeadAttention:
         def backward(dy):                                                # (B, T, D)
             output, d_merged = output_backward(dy)                       # (B, T, D)
             d_per_head = split_heads(d_merged, self.heads)               # (B, H, T, K)
-            dq, dk, dv = attention_backward(d_per_head)                  # (B, H, T, K), (B, H, S, K), (B, H, S, K)
-            query, dx = query_backward(merge_heads(dq))                  # (B, T, D)
-            key, d_memory_as_key = key_backward(merge_heads(dk))         # (B, S, D)
-            value, d_memory_as_value = value_backward(merge_heads(dv))   # (B, S, D)
-            gradient = replace(self, query=query, key=key, value=value, output=output)
-            return gradient, dx, d_memory_as_key + d_memory_as_value     # (B, T, D), (B, S, D)
-
-        return y, backward
-
-    def self_attention(self, x, mask=None, rng=None):
-        """Let the words of x attend to each other: y (B, T, D) and backward(dy) → (gradient, dx)."""
-        y, attention_backward = self(x, x, mask, rng)                    # (B, T, D)
-
-        def backward(dy):                                                # (B, T, D)
-            gradient, dx_as_query, dx_as_memory = attention_backward(dy)  # (B, T, D), (B, T, D)
-            return gradient, dx_as_query + dx_as_memory                  # (B, T, D)  x asked and answered
+            dq, dk, dv = map(merge_heads, attention_backward(d_per_head))  # (B, T, D), (B, S, D), (B, S, D)
+            return output, dq, dk, dv
 
         return y, backward
 

@@ -2,8 +2,10 @@
 
 import argparse
 import hashlib
+import signal
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -115,12 +117,12 @@ def resume(path: Path, data: Data, arguments: argparse.Namespace) -> tuple[Trans
 
 def run(translator: Translator, progress: Progress, config: TrainingConfig, data: Data,
         arguments: argparse.Namespace) -> Translator:
-    """Take the steps, show the progress, save now and then; after Ctrl-C save and raise KeyboardInterrupt."""
+    """Take the steps, show the progress, save now and then; after Ctrl-C save and raise KeyboardInterrupt.
+    """
     notes = {"training": asdict(config), "data": data.fingerprint}
     examples = [translator.example(*pair) for pair in data.training]
     held_out = [translator.example(*pair) for pair in next(iter(data.tests.values()))][:500]
     line = ProgressLine(progress.step, config.steps, seconds=arguments.minutes and 60 * arguments.minutes)
-    log = open(arguments.log, "a" if arguments.resume else "w", encoding="utf-8") if arguments.log else None
     begun = saved = time.monotonic()
     first = progress.step
 
@@ -128,32 +130,49 @@ def run(translator: Translator, progress: Progress, config: TrainingConfig, data
         Translator(progress.model, translator.config, translator.source_vocabulary, translator.target_vocabulary).save(
             arguments.output, optimiser=progress.optimiser, notes=notes)
 
-    try:
-        for progress in training_steps(progress, examples, config):
+    with open_log(arguments) as log, InterruptLater() as interrupt:
+        for progress in training_steps(progress, examples, config, arguments.workers):
             line.update(progress.step, progress.loss, progress.tokens)
             if log:
                 print(progress.step, repr(progress.loss), sep="\t", file=log, flush=True)
-            now = time.monotonic()
             if progress.step % arguments.validate_every == 0:
                 line.note(f"held-out loss {mean_loss(progress.model, held_out):.4f} at step {progress.step}")
+            now = time.monotonic()
             if now - saved > arguments.save_every:
                 save()
-                saved = time.monotonic()
-            if arguments.minutes and now - begun > 60 * arguments.minutes:
+                saved = now
+            if interrupt.asked or (arguments.minutes and now - begun > 60 * arguments.minutes):
                 break
-    except KeyboardInterrupt:
-        line.close()
-        save()
-        raise KeyboardInterrupt(f"stopped after step {progress.step}, which is kept in {arguments.output}; "
-                                "the same command with --resume goes on from there") from None
-    finally:
-        if log:
-            log.close()
     line.close()
     save()
+    if interrupt.asked:
+        raise KeyboardInterrupt(f"stopped after step {progress.step}, which is kept in {arguments.output}; "
+                                "the same command with --resume goes on from there")
     seconds = time.monotonic() - begun
     print(f"{progress.step - first} steps in {seconds:.1f} s; the last step's loss was {progress.loss!r}")
     return Translator(progress.model, translator.config, translator.source_vocabulary, translator.target_vocabulary)
+
+
+def open_log(arguments: argparse.Namespace):
+    if arguments.log is None:
+        return nullcontext()
+    return open(arguments.log, "a" if arguments.resume else "w", encoding="utf-8")
+
+
+class InterruptLater:
+    """Let Ctrl-C end the training between two steps, never in the middle of one. A second Ctrl-C ends it at once."""
+
+    def __enter__(self):
+        self.asked = False
+        self.former = signal.signal(signal.SIGINT, self.ask)
+        return self
+
+    def ask(self, *_) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, self.former)
+
+    def __exit__(self, *_) -> None:
+        signal.signal(signal.SIGINT, self.former)
 
 
 def report(translator: Translator, data: Data) -> None:

@@ -55,21 +55,25 @@ class LayerNorm:
     def __call__(self, x):
         x = as_float("x", x)                                             # (..., D)
         check_width("x", x, len(self.gain))
-        centred = x - x.mean(axis=-1, keepdims=True)                     # (..., D)
-        variance = np.vecdot(centred, centred)[..., None] / x.shape[-1]  # (..., 1)  one pass, no array of squares
-        inverse_std = 1 / np.sqrt(variance + self.epsilon)               # (..., 1)
-        x_hat = np.multiply(centred, inverse_std, out=centred)           # (..., D)
-        y = self.gain * x_hat                                            # (..., D)
-        y += self.shift                                                  # (..., D)
+        shape, D = x.shape, x.shape[-1]
+        average = np.full(D, 1 / D, x.dtype)                             # (D,)  row · average is its mean, by a fast product
+        centred = x.reshape(-1, D) - (x.reshape(-1, D) @ average)[:, None]  # (N, D)
+        variance = np.vecdot(centred, centred)[:, None] / D              # (N, 1)  one pass, no array of squares
+        inverse_std = 1 / np.sqrt(variance + self.epsilon)               # (N, 1)
+        x_hat = np.multiply(centred, inverse_std, out=centred)           # (N, D)
+        y = self.gain * x_hat                                            # (N, D)
+        y += self.shift                                                  # (N, D)
 
         def backward(dy):                                                # (..., D)
-            D = dy.shape[-1]
-            gain = (dy * x_hat).reshape(-1, D).sum(axis=0)               # (D,)
-            shift = dy.reshape(-1, D).sum(axis=0)                        # (D,)
-            dx_hat = dy * self.gain                                      # (..., D)
-            along_mean = dx_hat.mean(axis=-1, keepdims=True)             # (..., 1)
-            along_x_hat = np.vecdot(dx_hat, x_hat)[..., None] / D        # (..., 1)
-            dx = inverse_std * (dx_hat - along_mean - x_hat * along_x_hat)  # (..., D)
-            return replace(self, gain=gain, shift=shift), dx
+            dy = dy.reshape(-1, D)                                       # (N, D)
+            ones = np.ones(len(dy), dy.dtype)                            # (N,)
+            shift = ones @ dy                                            # (D,)  Σ over rows, again by a product
+            gain = ones @ (dy * x_hat)                                   # (D,)
+            dx = dy * self.gain                                          # (N, D)  dx̂, of which dx is made in place
+            along_x_hat = np.vecdot(dx, x_hat)[:, None] / D              # (N, 1)
+            dx -= (dx @ average)[:, None]                                # (N, D)
+            dx -= x_hat * along_x_hat                                    # (N, D)
+            dx *= inverse_std                                            # (N, D)
+            return replace(self, gain=gain, shift=shift), dx.reshape(shape)  # (..., D)
 
-        return y, backward
+        return y.reshape(shape), backward                                # (..., D)

@@ -1,18 +1,21 @@
 """The training loop: forward, loss, backward, step, and again."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 
 from ..foundations.checks import check_count, check_number
+from ..foundations.parameters import map_tree
 from ..model.transformer import Transformer
 from .adam import Adam, AdamState
 from .batches import PAD, Batch, Example, epoch
 from .clipping import clip_gradients
 from .cross_entropy import cross_entropy
 from .schedule import warmup_schedule
+from .workers import Workers, loss_and_gradient
 
 
 @dataclass(frozen=True)
@@ -51,36 +54,39 @@ class Progress:
         return self.optimiser.step
 
 
-def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: float = 0.0,
-                      rng: np.random.Generator | None = None) -> tuple[float, Transformer]:
-    """One forward and one backward pass: the mean loss of a batch, and its gradient."""
-    logits, model_backward = model(batch.source, batch.target_input, pad=PAD, rng=rng)  # (B, T, V)
-    loss, loss_backward = cross_entropy(logits, batch.target_output, ignore_index=PAD, label_smoothing=label_smoothing)
-    return loss, model_backward(loss_backward())
-
-
-def training_steps(progress: Progress, examples: Sequence[Example], config: TrainingConfig) -> Iterator[Progress]:
+def training_steps(progress: Progress, examples: Sequence[Example], config: TrainingConfig,
+                   workers: int = 1) -> Iterator[Progress]:
     """Train on, from `progress` to config.steps, yielding after every step.
 
     All randomness is a function of the seed and of the place: epoch e shuffles with generator
     (seed, 0, e), step s drops out with generator (seed, 1, s). So whoever starts again from a saved
     step meets the same batches and the same masks as the run that was never interrupted.
 
+    The model given stays as it was. The one yielded is stepped in place when the next step is asked
+    for: copy or save what is to be kept. With `workers` > 1 that many processes share each batch.
     Raises ValueError if there are no examples, or if a gradient is no longer finite.
     """
     if not examples:
         raise ValueError("examples is empty: there is nothing to train on")
-    width = progress.model.source_embedding.table.shape[1]
+    check_count("workers", workers)
     adam = Adam(learning_rate=0.0, weight_decay=config.weight_decay)  # the schedule sets the rate
-    for batch in islice(_batches(examples, config, progress.step), config.steps - progress.step):
-        step = progress.step + 1
-        rng = np.random.default_rng([config.seed, 1, step])
-        loss, gradient = loss_and_gradient(progress.model, batch, label_smoothing=config.label_smoothing, rng=rng)
-        gradient, _ = clip_gradients(gradient, config.max_norm)
-        rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
-        model, optimiser = adam.update(progress.model, gradient, progress.optimiser, rate)
-        progress = Progress(model, optimiser, loss, batch.tokens)
-        yield progress
+    model, state = map_tree(np.copy, (progress.model, progress.optimiser))
+    width = model.source_embedding.table.shape[1]
+    with Workers(model, workers) if workers > 1 else nullcontext() as team:
+        if team:
+            model = team.model
+        for batch in islice(_batches(examples, config, state.step), config.steps - state.step):
+            step = state.step + 1
+            if team:
+                loss, gradient = team.loss_and_gradient(
+                    batch, label_smoothing=config.label_smoothing, seed=(config.seed, 1, step))
+            else:
+                loss, gradient = loss_and_gradient(
+                    model, batch, label_smoothing=config.label_smoothing, rng=np.random.default_rng([config.seed, 1, step]))
+            gradient, _ = clip_gradients(gradient, config.max_norm)
+            rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
+            model, state = adam.update(model, gradient, state, rate, in_place=True)
+            yield Progress(model, state, loss, batch.tokens)
 
 
 def _batches(examples: Sequence[Example], config: TrainingConfig, done: int) -> Iterator[Batch]:

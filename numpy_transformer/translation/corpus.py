@@ -174,8 +174,8 @@ def generate_corpus() -> tuple[Pair, ...]:
                 for (feel, feel_zh), (whom, whom_zh) in product(FEELINGS.items(), PEOPLE.items())]
     habits = [("work", f"for {name}", f"在{name_zh}工作") for name, name_zh in COMPANIES.items()]
     habits += [(verb, name, VERBS[verb][1] + name_zh) for name, (verb, name_zh, _) in FOODS.items()]
-    grammars = ((900, _pointing(True)), (900, _pointing(False)), (1200, _deeds(things)), (300, _deeds(shares)),
-                (700, _present(feelings)), (350, _present(habits)), (650, _opinions()),
+    grammars = ((900, _pointing(True)), (900, _pointing(False)), (1100, _deeds(things)), (300, _deeds(shares)),
+                (800, _present(feelings)), (350, _present(habits)), (650, _opinions()),
                 (350, _clauses(fruit, shares)), (250, _clauses(meals, errands)))
     chosen = [Pair(*pair) for count, grammar in grammars for pair in sorted(grammar, key=by_hash)[:count]]
     return tuple(sorted(chosen, key=by_hash))
