@@ -126,7 +126,16 @@ def scaled_dot_product():
                     dropout_rate=0.3, rng=rng())
 
 
-@scenario("attention.multi_head", free={"split_heads": "T", "merge_heads": "T", "__call__": "S"})
+@scenario("attention.tiled", M=6)
+def tiled():
+    q, k, v = normal(B, H, T, K), normal(B, H, S, K), normal(B, H, S, 6)
+    tiled_attention = page("attention.tiled").tiled_attention
+    for queries in (q, 100 * q):  # scores that a bound keeps small, and scores whose maxima have to be found
+        for mask in (None, rng().random((T, S)) < 0.7, rng().random((B, 1, T, S)) < 0.7):
+            both_passes(tiled_attention, queries, k, v, mask, causal=True, query_block=2, key_block=3)
+
+
+@scenario("attention.multi_head", free={"split_heads": "T", "merge_heads": "T", "__call__": "S", "_heads": "S"})
 def multi_head():
     layer = page("attention.multi_head").MultiHeadAttention.init(rng(), D, H)
     x, memory, mask = normal(B, T, D), normal(B, S, D), page("attention.masks").causal_mask(T, S)
@@ -259,6 +268,15 @@ def loop():
     config = p.TrainingConfig(steps=2, batch_size=B)
     list(p.training_steps(p.Progress(model, page("training.adam").Adam(0.0).init(model)), EXAMPLES, config))
     p.mean_loss(model, EXAMPLES, B)
+
+
+@scenario("training.workers", T=None, S=None)
+def workers():
+    training, batches = page("training.workers"), page("training.batches")
+    batch = batches.make_batch([([5, 6, 7], [8, 9]), ([5], [6, 7, 8])])
+    with training.Workers(make_transformer()[0], 2) as team:
+        team.loss_and_gradient(batch)
+    training.loss_and_gradient(make_transformer()[0], batch)
 
 
 @scenario("training.checkpoint")

@@ -73,6 +73,7 @@ class MultiHeadAttention:
         memory = as_float("memory", memory)                              # (B, S, D)
         if x.ndim != 3 or memory.ndim != 3 or len(x) != len(memory):
             raise ValueError(f"x has shape {x.shape}, memory {memory.shape}: expected (B, T, D) and (B, S, D)")
+        check_width("memory", memory, len(self.key.weight))
         q, query_backward = self.query(x)                                # (B, T, D)
         k, key_backward = self.key(memory)                               # (B, S, D)
         v, value_backward = self.value(memory)                           # (B, S, D)

@@ -52,7 +52,7 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
     if mask is not None:
         check_mask(mask, (*leading, T, S))
         shared = (1, T, S) if mask.ndim <= 2 else (*leading, T, S)  # one mask for all heads is not copied for each
-        mask = np.broadcast_to(mask, shared).reshape(math.prod(shared[:-2]), T, S)                # (N, T, S)
+        mask = np.broadcast_to(mask, shared).reshape(math.prod(shared[:-2]), T, S)                # (G, T, S)
 
     def tiles(head):
         """Yield query slice, key slice and what to add to the scores there, for every tile that is not all hidden."""
@@ -65,7 +65,7 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
                     break
                 seen = None if mask is None else mask[head % len(mask), rows, columns]        # (R, C)
                 if causal and i < last:
-                    places = np.arange(*rows.indices(T)[:2])[:, None] + (S - T) >= np.arange(*columns.indices(S)[:2])  # (R, C)
+                    places = np.arange(i, rows.stop)[:, None] + (S - T) >= np.arange(j, columns.stop)  # (R, C)
                     seen = places if seen is None else seen & places                          # (R, C)
                 yield rows, columns, None if seen is None else np.where(seen, 0, -np.inf).astype(q.dtype)
 
@@ -82,8 +82,8 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
         if c.max(initial=0) > 40:  # else exp(s − c) ≥ exp(−80), which float32 still holds
             c = np.full((T, 1), -np.inf, q.dtype)                                             # (T, 1)
             for rows, columns, hidden in tiles(head):
-                s = score_tile(Q[rows], k[columns], 0, hidden)                                # (R, C)
-                c[rows] = np.maximum(c[rows], s.max(axis=-1, keepdims=True))                  # (R, 1)
+                s = score_tile(Q[rows], k[columns], 0, hidden)                                # (I, J)
+                c[rows] = np.maximum(c[rows], s.max(axis=-1, keepdims=True))                  # (I, 1)
             c[c == -np.inf] = 0
         sums = np.zeros((T, M + 1), q.dtype)                                                  # (T, M + 1)
         for rows, columns, hidden in tiles(head):
@@ -121,8 +121,8 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
 
 
 def beside(x: Array, column) -> Array:
-    """[x, column]: x (N, K) with one more column, a number or an array (N,)."""
-    wide = np.empty((len(x), x.shape[1] + 1), x.dtype)                                        # (N, K + 1)
+    """[x, column]: x (N, I) with one more column, a number or an array (N,)."""
+    wide = np.empty((len(x), x.shape[1] + 1), x.dtype)                                        # (N, I + 1)
     wide[:, :-1], wide[:, -1] = x, column
     return wide
 

@@ -1,0 +1,164 @@
+"""Tiled attention: the plain page's numbers, forward and backward, whatever the tiles."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from numpy_transformer import causal_mask, check_gradients, scaled_dot_product_attention
+from numpy_transformer.attention import tiled
+from numpy_transformer.attention.tiled import tiled_attention
+from strategies import assert_close, assert_keeps_dtype, assert_pure_and_linear, assert_same_for_layouts, letters, rngs
+
+
+def both(f, *arguments, dy, **named):
+    y, backward = f(*arguments, **named)
+    return y, *backward(dy)
+
+
+def plain_mask(mask, causal, T, S):
+    if not causal:
+        return mask
+    return causal_mask(T, S) if mask is None else mask & causal_mask(T, S)
+
+
+@given(letters("BHTSKM", least=1), rngs, st.sampled_from([None, "shared", "own"]), st.booleans(),
+       st.integers(1, 7), st.integers(1, 7), st.sampled_from([1.0, 30.0]), st.sampled_from([1, 3]))
+def test_the_same_numbers_as_the_plain_page(size, rng, masked, causal, query_block, key_block, scale, threads):
+    B, H, T, S, K, M = size.B, size.H, 3 * size.T, 3 * size.S, size.K, size.M
+    q, k, v = scale * rng.normal(size=(B, H, T, K)), rng.normal(size=(B, H, S, K)), rng.normal(size=(B, H, S, M))
+    mask = None
+    if masked:
+        mask = rng.random((T, S) if masked == "shared" else (B, 1, T, S)) < 0.6
+        mask[..., 0, :] = False  # a query that may see no key
+    dy = rng.normal(size=(B, H, T, M))
+    expected = both(scaled_dot_product_attention, q, k, v, plain_mask(mask, causal, T, S), dy=dy)
+    found = both(tiled_attention, q, k, v, mask, causal=causal, query_block=query_block, key_block=key_block,
+                 threads=threads, dy=dy)
+    for one, other in zip(found, expected):
+        assert_close(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("T, S", [(0, 5), (5, 0), (0, 0), (1, 1), (1, 9), (9, 1)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_sizes_of_none_and_one(T, S, causal):
+    rng = np.random.default_rng(0)
+    q, k, v, dy = (rng.normal(size=(2, n, 3)) for n in (T, S, S, T))
+    with np.errstate(all="raise", under="ignore"):
+        found = both(tiled_attention, q, k, v, causal=causal, query_block=2, key_block=2, dy=dy)
+    for one, other in zip(found, both(scaled_dot_product_attention, q, k, v, plain_mask(None, causal, T, S), dy=dy)):
+        assert_close(one, other)
+
+
+@given(letters("TSKM"), rngs, st.booleans())
+def test_gradients(size, rng, causal):
+    q, k, v = (rng.normal(size=shape) for shape in ((size.T, size.K), (size.S, size.K), (size.S, size.M)))
+    mask = rng.random((size.T, size.S)) < 0.7
+    f = lambda q, k, v: tiled_attention(q, k, v, mask, causal=causal, query_block=2, key_block=3)
+    check_gradients(f, q, k, v, rng=rng)
+    assert_pure_and_linear(f, q, k, v, rng=rng)
+    assert_keeps_dtype(f, q, k, v, rng=rng)
+    assert_same_for_layouts(f, q, k, v, rng=rng)
+
+
+def test_scores_that_no_bound_keeps_small():
+    """In float32 a score of 10⁴ has an error of its own; exp must not overflow for it, nor all weights vanish."""
+    rng = np.random.default_rng(0)
+    q, k, v, dy = (size * rng.normal(size=(6, 4)).astype(np.float32) for size in (100, 100, 1, 1))
+    with np.errstate(over="raise", invalid="raise", divide="raise"):
+        for one, other in zip(both(tiled_attention, q, k, v, query_block=4, key_block=3, dy=dy),
+                              both(scaled_dot_product_attention, q, k, v, dy=dy)):
+            assert one.dtype == np.float32
+            assert_close(one, other, 1e-3)
+
+
+def test_an_excluded_key_is_excluded_and_not_merely_small():
+    y, _ = tiled_attention(np.array([[1e6]]), np.array([[0.0], [1e6]]), np.array([[1.0], [2.0]]), np.array([[True, False]]))
+    assert y.tolist() == [[1.0]]
+
+
+def test_tiles_in_the_future_are_not_computed(monkeypatch):
+    computed = []
+    original = tiled.score_tile
+    monkeypatch.setattr(tiled, "score_tile", lambda Q, k, c, hidden: computed.append(Q.shape) or original(Q, k, c, hidden))
+    x = np.random.default_rng(0).normal(size=(8, 2))
+    for causal, count in ((False, 16), (True, 10)):
+        computed.clear()
+        _, backward = tiled_attention(x, x, x, causal=causal, query_block=2, key_block=2)
+        assert computed == [(2, 2)] * count
+        backward(x)
+        assert computed == [(2, 2)] * count * 2
+
+
+def test_tiles_that_need_no_mask_get_none(monkeypatch):
+    masked = []
+    original = tiled.score_tile
+    monkeypatch.setattr(tiled, "score_tile", lambda Q, k, c, hidden: masked.append(hidden is not None) or original(Q, k, c, hidden))
+    x = np.random.default_rng(0).normal(size=(8, 2))
+    tiled_attention(x, x, x, causal=True, query_block=2, key_block=2)
+    assert sum(masked) == 4 and len(masked) == 10
+
+
+def test_memory_grows_with_the_length_and_not_with_its_square():
+    peaks = []
+    for T in (512, 1024):
+        x = np.random.default_rng(0).normal(size=(1, T, 8)).astype(np.float32)
+        tracemalloc.start()
+        y, backward = tiled_attention(x, x, x, query_block=32, key_block=32)
+        backward(y)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 2.5 * peaks[0] and peaks[1] < 1024 * 1024 * 4 / 4
+
+
+def held(function):
+    """The arrays that a function's closure reaches, each once."""
+    found, seen = {}, set()
+
+    def walk(value):
+        if id(value) in seen:
+            return
+        seen.add(id(value))
+        if isinstance(value, np.ndarray):
+            base = value if value.base is None else value.base
+            found[id(base)] = base
+        elif callable(value) and getattr(value, "__closure__", None):
+            for cell in value.__closure__:
+                walk(cell.cell_contents)
+
+    walk(function)
+    return sum(array.nbytes for array in found.values())
+
+
+def test_what_the_pullback_holds():
+    rng = np.random.default_rng(0)
+    H, T, S, K, M = 2, 7, 5, 3, 4
+    q, k, v = rng.normal(size=(H, T, K)), rng.normal(size=(H, S, K)), rng.normal(size=(H, S, M))
+    _, backward = tiled_attention(q, k, v)
+    assert held(backward) == 8 * H * (T * K + S * K + S * M + T * M + T)
+
+
+ONES = np.ones((2, 3, 4))
+
+
+@pytest.mark.parametrize("attempt, error, message", [
+    (lambda: tiled_attention(ONES, np.ones((2, 5, 3)), np.ones((2, 5, 4))), ValueError, r"^k has shape \(2, 5, 3\): its last axis must be 4"),
+    (lambda: tiled_attention(ONES, np.ones((3, 5, 4)), np.ones((3, 5, 4))), ValueError, r"^q has shape \(2, 3, 4\), k \(3, 5, 4\)"),
+    (lambda: tiled_attention(ONES, ONES, np.ones((2, 5, 4))), ValueError, r"v \(2, 5, 4\): expected"),
+    (lambda: tiled_attention(ONES, ONES, np.ones((1, 3, 4))), ValueError, r"v \(1, 3, 4\): expected"),
+    (lambda: tiled_attention(np.ones(4), np.ones(4), np.ones(4)), ValueError, r"^q has shape \(4,\)"),
+    (lambda: tiled_attention(ONES, ONES, ONES, np.ones((3, 3))), TypeError, "^mask must be a boolean array"),
+    (lambda: tiled_attention(ONES, ONES, ONES, np.ones((4, 3), bool)), ValueError, r"^mask has shape \(4, 3\)"),
+    (lambda: tiled_attention(ONES, ONES, ONES, query_block=0), ValueError, "^query_block must .* not 0"),
+    (lambda: tiled_attention(ONES, ONES, ONES, key_block=0), ValueError, "^key_block must .* not 0"),
+    (lambda: tiled_attention(ONES, ONES, ONES, threads=0), ValueError, "^threads must .* not 0"),
+    (lambda: tiled_attention(np.nan * ONES, ONES, ONES), ValueError, "q or k holds NaN"),
+    (lambda: tiled_attention(ONES, np.inf * ONES, ONES), ValueError, "q or k holds NaN or infinity"),
+    (lambda: tiled_attention(ONES * 1j, ONES, ONES), TypeError, "^q must hold real numbers"),
+])
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_refused(attempt, error, message):
+    with pytest.raises(error, match=message):
+        attempt()

@@ -1,0 +1,113 @@
+"""Workers: the loss and gradient of one process, from several."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from numpy_transformer import Transformer, TransformerConfig, from_vector, named_parameters, to_vector
+from numpy_transformer.training.adam import Adam
+from numpy_transformer.training.batches import make_batch
+from numpy_transformer.training.loop import Progress, TrainingConfig, training_steps
+from numpy_transformer.training.workers import BLAS_THREADS, Workers, loss_and_gradient
+from strategies import assert_close, assert_same, randomised
+
+EXAMPLES = [([4, 5, 6, 7], [8, 9, 4]), ([5], [6, 7, 8, 9, 4]), ([6, 6], [7]), ([9, 8, 7], [6, 5]), ([4, 9], [5, 5, 5])]
+
+
+def make_model(dropout_rate=0.0, dtype=np.float64):
+    config = TransformerConfig(10, 10, 8, 2, 12, 1, 2, 16, dropout_rate)
+    return randomised(Transformer.init(np.random.default_rng(0), config), np.random.default_rng(1), dtype)
+
+
+def run(workers, steps=4, dropout_rate=0.2):
+    model = make_model(dropout_rate, np.float32)
+    start = Progress(model, Adam(0.0).init(model))
+    config = TrainingConfig(steps=steps, batch_size=3, warmup_steps=5)
+    losses = []
+    for progress in training_steps(start, EXAMPLES, config, workers):
+        losses.append(progress.loss)
+    return losses, {name: array.copy() for name, array in named_parameters(progress.model).items()}
+
+
+@pytest.fixture(scope="module")
+def team():
+    with Workers(make_model(), 2) as workers:
+        yield workers
+
+
+def test_loss_and_gradient_are_those_of_one(team):
+    for examples in (EXAMPLES, EXAMPLES[:2], EXAMPLES[:1]):  # the last leaves the second worker without a sentence
+        batch = make_batch(examples)
+        loss, gradient = team.loss_and_gradient(batch, label_smoothing=0.1)
+        expected_loss, expected = loss_and_gradient(team.model, batch, label_smoothing=0.1)
+        assert loss == pytest.approx(expected_loss, rel=1e-12)
+        expected = named_parameters(expected)
+        for name, array in named_parameters(gradient).items():
+            assert_close(array, expected[name], 1e-12)
+
+
+def test_workers_follow_the_model_when_it_is_stepped(team):
+    batch = make_batch(EXAMPLES)
+    before, _ = team.loss_and_gradient(batch)
+    bias = team.model.encoder.layers[0].feed_forward.expand.bias
+    bias += 1.0
+    after, _ = team.loss_and_gradient(batch)
+    assert after == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
+    bias -= 1.0
+    assert after != pytest.approx(before, rel=1e-6)
+
+
+def test_the_model_given_stays_as_it_was():
+    model = make_model()
+    before = to_vector(model)
+    with Workers(model, 1) as workers:
+        np.testing.assert_array_equal(to_vector(workers.model), before)
+        workers.model.source_embedding.table[:] = 0
+    np.testing.assert_array_equal(to_vector(model), before)
+
+
+def test_a_worker_that_fails_says_so_and_goes_on(team):
+    batch = make_batch(EXAMPLES)
+    wrong = replace(batch, source=np.full_like(batch.source, 99))
+    with pytest.raises(IndexError, match=r"source\[0, 0\] is 99, outside \[0, 10\)"):
+        team.loss_and_gradient(wrong)
+    assert team.loss_and_gradient(batch)[0] == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
+
+
+def test_the_environment_is_left_as_it_was(monkeypatch):
+    monkeypatch.setenv(BLAS_THREADS[0], "7")
+    monkeypatch.delenv(BLAS_THREADS[1], raising=False)
+    with Workers(make_model(), 1):
+        assert os.environ[BLAS_THREADS[0]] == "7" and BLAS_THREADS[1] not in os.environ
+
+
+def test_the_same_number_of_workers_gives_the_same_run_bit_for_bit():
+    (losses, model), (again, model_again) = run(2), run(2)
+    assert losses == again
+    for name, array in model.items():
+        np.testing.assert_array_equal(array, model_again[name])
+    assert run(1)[0] != losses  # other dropout masks
+
+
+def test_without_dropout_any_number_gives_the_same_run_but_for_rounding():
+    (one, model), (two, other) = run(1, dropout_rate=0.0), run(2, dropout_rate=0.0)
+    np.testing.assert_allclose(one, two, rtol=1e-4)
+    for name, array in model.items():
+        if not name.endswith("key.bias"):  # softmax ignores it: its gradient is rounding, which Adam blows up
+            np.testing.assert_allclose(other[name], array, rtol=1e-2, atol=1e-3, err_msg=name)
+
+
+def test_share_scales_loss_and_gradient():
+    batch, model = make_batch(EXAMPLES), make_model()
+    loss, gradient = loss_and_gradient(model, batch)
+    part, part_gradient = loss_and_gradient(model, batch, share=0.25)
+    assert part == pytest.approx(loss / 4)
+    assert_same(part_gradient, from_vector(gradient, to_vector(gradient) / 4), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1.5, True])
+def test_refused(count):
+    with pytest.raises(ValueError, match="^count must be a whole number of at least 1"):
+        Workers(make_model(), count)
