@@ -3,11 +3,12 @@
 Read the chapters in this order; each imports only chapters before it.
 
     foundations   pullback · checks · parameters · linear · dropout · gradient_check
-    attention     softmax · masks · scaled_dot_product · multi_head
+    attention     softmax · masks · scaled_dot_product · tiled · multi_head
     layers        layer_norm · feed_forward · embedding · positional_encoding · residual
     model         config · encoder · decoder · transformer
-    training      cross_entropy · adam · schedule · clipping · batches · checkpoint · loop · progress_line
+    training      cross_entropy · adam · schedule · clipping · batches · checkpoint · workers · loop · progress_line
     translation   vocabulary · corpus · parallel_text · greedy · beam_search · translator · heat_map
+    variations    renaming · published_model · torch_interchange · bert · gpt · generation · grouped_query_attention
     command_line  gradcheck · train · translate
 
 Letters mean the same on every page:
@@ -22,6 +23,7 @@ from .attention.masks import causal_mask, padding_mask
 from .attention.multi_head import MultiHeadAttention
 from .attention.scaled_dot_product import attention_weights, scaled_dot_product_attention
 from .attention.softmax import softmax
+from .attention.tiled import tiled_attention
 from .foundations.dropout import dropout
 from .foundations.gradient_check import GradientError, check_gradients
 from .foundations.linear import Linear
@@ -40,10 +42,16 @@ from .training.adam import Adam, AdamState
 from .training.checkpoint import load, save
 from .training.clipping import clip_gradients
 from .training.cross_entropy import cross_entropy
-from .training.schedule import warmup_schedule
+from .training.schedule import cooldown, warmup_schedule
+from .training.workers import Workers
 from .translation.beam_search import beam_search
 from .translation.greedy import greedy_decode
 from .translation.translator import Translator
 from .translation.vocabulary import Vocabulary, detokenise, tokenise
+from .variations.bert import Bert, from_bert
+from .variations.gpt import GPT, GPTConfig, from_gpt2
+from .variations.grouped_query_attention import GroupedQueryAttention
+from .variations.published_model import from_published
+from .variations.torch_interchange import from_torch, to_torch
 
 __all__ = [name for name, value in list(globals().items()) if not name.startswith("_") and hasattr(value, "__module__")]

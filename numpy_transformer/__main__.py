@@ -60,7 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
         help="sentences in a batch (default: %(default)s)")
     add("--warmup-steps", type=positive, default=default.warmup_steps, metavar="W",
         help="steps over which the learning rate rises, before it falls (default: %(default)s)")
-    add("--width", type=positive, default=128, metavar="D", help="width of the model (default: %(default)s)")
+    add("--width", type=positive, default=64, metavar="D", help="width of the model (default: %(default)s)")
     add("--heads", type=positive, default=4, metavar="H", help="attention heads; must divide the width (default: %(default)s)")
     add("--layers", type=positive, default=2, metavar="L", help="layers of encoder and of decoder (default: %(default)s)")
     add("--dropout", type=rate, default=0.1, metavar="P",

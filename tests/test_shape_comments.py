@@ -241,7 +241,8 @@ def cross_entropy():
     loss = page("training.cross_entropy").cross_entropy
     for leading in ((B, T), (T,), ()):
         targets = np.asarray(ids(*leading) if leading else 3)
-        both_passes(loss, normal(*leading, V), targets, ignore_index=0, label_smoothing=0.1)
+        for dtype in (np.float64, np.float16):
+            both_passes(loss, normal(*leading, V, dtype=dtype), targets, ignore_index=0, label_smoothing=0.1)
 
 
 @scenario("training.adam", "training.clipping")

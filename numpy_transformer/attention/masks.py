@@ -31,14 +31,14 @@ def causal_mask(T: int, S: int | None = None) -> Array:
     return np.tri(T, S, S - T, dtype=bool)  # (T, S)
 
 
-def padding_mask(ids: Array, pad: int) -> Array:
+def padding_mask(ids: Array, pad: int, *, name: str = "ids", form: str = "(B, S)") -> Array:
     """Hide the padding that fills short sentences up to the batch's length: (B, S) → (B, 1, 1, S).
 
     Every head and every query of a sentence hides the same keys, hence the two axes of 1.
     """
     ids = np.asarray(ids)  # (B, S)
     if ids.ndim != 2:
-        raise ValueError(f"ids has shape {ids.shape}: expected (B, S)")
+        raise ValueError(f"{name} has shape {ids.shape}: expected {form}")
     check_count("pad", pad, 0)
     return (ids != pad)[:, None, None, :]  # (B, 1, 1, S)
 

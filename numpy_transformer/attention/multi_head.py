@@ -61,6 +61,10 @@ class MultiHeadAttention:
             width = len(getattr(self, name).bias)
             if width % self.heads:
                 raise ValueError(f"{name} is {width} wide, which {self.heads} heads do not divide")
+        if len(self.query.bias) != len(self.key.bias):
+            raise ValueError(f"query is {len(self.query.bias)} wide, key {len(self.key.bias)}: they must agree")
+        if len(self.value.bias) != len(self.output.weight):
+            raise ValueError(f"value is {len(self.value.bias)} wide, output takes {len(self.output.weight)}")
 
     @classmethod
     def init(cls, rng: np.random.Generator, width: int, heads: int, *, dropout_rate: float = 0.0, dtype=np.float32):
@@ -96,6 +100,9 @@ class MultiHeadAttention:
         [q k v] = x [W^Q W^K W^V], and backward dx = [dq dk dv] [W^Q W^K W^V]ᵀ, a product that adds
         the gradients of all three uses of x by itself.
         """
+        x = as_float("x", x)                                             # (B, T, D)
+        if x.ndim != 3:
+            raise ValueError(f"x has shape {x.shape}: expected (B, T, D)")
         parts = (self.query, self.key, self.value)
         stacked = Linear(np.concatenate([part.weight for part in parts], axis=1),
                          np.concatenate([part.bias for part in parts]))

@@ -7,7 +7,7 @@ from ..foundations.pullback import Array
 
 
 def softmax(x: Array):
-    """Turn each row of scores into weights that are positive and add to one.
+    """Turn each row of scores into weights that are positive and add to one (Bridle 1990, section 2).
 
         yᵢ = exp(xᵢ) / Σⱼ exp(xⱼ)
 

@@ -90,7 +90,8 @@ def begin(data: Data, arguments: argparse.Namespace) -> tuple[Translator, Progre
         encoder_layers=arguments.layers, decoder_layers=arguments.layers, max_length=arguments.max_length,
         dropout_rate=arguments.dropout, norm_first=not arguments.post_norm, final_norm=not arguments.post_norm)
     training = TrainingConfig(steps=arguments.steps, batch_size=arguments.batch_size,
-                              warmup_steps=arguments.warmup_steps, seed=arguments.seed)
+                              warmup_steps=arguments.warmup_steps, cooldown_steps=arguments.steps // 3,
+                              seed=arguments.seed)
     model = Transformer.init(np.random.default_rng(arguments.seed), config)
     return Translator(model, config, source, target), Progress(model, Adam(0.0).init(model)), training
 

@@ -20,6 +20,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from .checks import check_count, check_number
 from .parameters import map_tree, named_parameters, replace_parameters
 from .pullback import Array
 
@@ -43,6 +44,9 @@ def check_gradients(f: Callable, *arguments, rng: np.random.Generator, tolerance
     the index and both values where the error exceeds `tolerance`, where a gradient is missing,
     misshapen or not finite, or where kinks left nothing to compare.
     """
+    check_number("tolerance", tolerance, above=True)
+    check_count("coordinates", coordinates, 0)
+    check_count("directions", directions)
     point = map_tree(lambda array: array.astype(np.float64), tuple(_promoted(a) for a in arguments))
     values = named_parameters(point)
     labels = _labels(f, values, len(arguments))
@@ -50,7 +54,9 @@ def check_gradients(f: Callable, *arguments, rng: np.random.Generator, tolerance
     y = np.asarray(y)
     if y.dtype != np.float64:
         raise GradientError(f"f computes in {y.dtype} where its arguments are float64")
-    if not np.array_equal(y, f(*point)[0], equal_nan=True):
+    if not np.isfinite(y).all():
+        raise GradientError("f returned a value that is not finite")
+    if not np.array_equal(y, f(*point)[0]):
         raise GradientError("f is random: two calls differ (make its generator inside f, from a fixed seed)")
     dy = rng.standard_normal(y.shape)
     centre = float(np.sum(dy * y))
@@ -96,12 +102,14 @@ def check_gradients(f: Callable, *arguments, rng: np.random.Generator, tolerance
             while np.isnan(found) and np.count_nonzero(v) > 1:
                 v = v * (rng.random(shape) < 0.5)  # fewer entries move, so fewer of them can meet a kink
                 found, _, _ = error(name, v)
+            if not v.any():
+                found = np.nan  # every entry was taken away: nothing moved, so nothing was compared
             if found > tolerance:
                 _raise_at_worst_entry(error, name, label, v)
             errors.append(found)
         if errors and np.isnan(errors).all():
             raise GradientError(f"{label}: every direction tried meets a kink; nothing was compared")
-        worst[label] = float(np.nanmax(errors, initial=0.0))
+        worst[label] = float(np.nanmax([0.0, *errors]))
     return worst
 
 
@@ -111,7 +119,7 @@ def _promoted(argument):
 
 def _labels(f: Callable, values: dict, count: int) -> dict[str, str]:
     """Name each array after f's own arguments: `1.weight` becomes `layer.weight`."""
-    parameters = [p for p in inspect.signature(f).parameters.values() if p.kind != p.VAR_POSITIONAL]
+    parameters = [p for p in inspect.signature(f).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = [p.name for p in parameters[:count]]
     names += [f"argument {index}" for index in range(len(names), count)]
     labels = {}
@@ -136,6 +144,9 @@ def _claimed(gradients, point: tuple, labels: dict[str, str]) -> dict[str, Array
         if not np.isfinite(claimed[name]).all():
             index = tuple(map(int, np.argwhere(~np.isfinite(claimed[name]))[0]))
             raise GradientError(f"{label}{list(index)}: gradient is {claimed[name][index]}")
+    for name in claimed:
+        if name not in values:
+            raise GradientError(f"argument {name}: backward returned a gradient of what is not there")
     return claimed
 
 

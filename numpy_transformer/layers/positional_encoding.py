@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..foundations.checks import as_float, check_count, check_number, check_width
+from ..foundations.checks import as_float, check_count, check_number, check_rank, check_width
 from ..foundations.pullback import Array
 
 
@@ -41,6 +41,7 @@ def sinusoidal_positions(length: int, width: int, *, base: float = 10000.0, dtyp
 
 
 def check_length(start: int, count: int, length: int) -> None:
+    check_count("start", start, 0)
     if start + count > length:
         raise ValueError(f"a sequence of length {start + count} does not fit the table of {length} positions")
 
@@ -58,12 +59,18 @@ class SinusoidalPositions:
     width: int
     base: float = 10000.0
 
+    def __post_init__(self):
+        check_count("length", self.length)
+        check_count("width", self.width)
+        check_number("base", self.base, above=True)
+
     @cached_property
     def table(self) -> Array:
         return sinusoidal_positions(self.length, self.width, base=self.base)  # (P, D)
 
     def __call__(self, x, start=0):
         x = as_float("x", x)                                    # (..., T, D)
+        check_rank("x", x, 2, "(..., T, D)")
         check_width("x", x, self.width)
         T = x.shape[-2]
         check_length(start, T, self.length)
@@ -80,7 +87,7 @@ class LearnedPositions:
     """y_t = x_t + P[start + t]: a vector for each place, learned like a word's (section 3.5 compares).
 
     Row t of the table was added to position t of every sentence, so its gradient is the sum of dy
-    over the sentences. Used like SinusoidalPositions.
+    over the sentences. layer(x, start=0) takes x (..., T, D), as SinusoidalPositions does.
     """
 
     table: Array  # (P, D)
@@ -98,6 +105,7 @@ class LearnedPositions:
 
     def __call__(self, x, start=0):
         x = as_float("x", x)                                    # (..., T, D)
+        check_rank("x", x, 2, "(..., T, D)")
         check_width("x", x, self.table.shape[1])
         T = x.shape[-2]
         check_length(start, T, len(self.table))
@@ -105,7 +113,7 @@ class LearnedPositions:
 
         def backward(dy):                                       # (..., T, D)
             d_table = np.zeros_like(self.table)                 # (P, D)
-            d_table[start : start + T] = dy.reshape(-1, *dy.shape[-2:]).sum(axis=0)  # (T, D)
+            d_table[start : start + T] = dy.sum(axis=tuple(range(dy.ndim - 2)))  # (T, D)
             return replace(self, table=d_table), dy
 
         return y, backward

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from ..attention.multi_head import MultiHeadAttention
-from ..foundations.checks import check_number
+from ..foundations.checks import as_float, check_number, check_shape
 from ..foundations.pullback import Array
 from ..layers.feed_forward import FeedForward, relu
 from ..layers.layer_norm import LayerNorm
@@ -102,6 +102,7 @@ class DecoderLayer:
         Earlier words cannot see this one, so their keys and values are what they were: only one
         query, key and value are new. Inference only, hence no pullbacks and no dropout.
         """
+        check_shape("x", x, (len(cache.keys), 1, len(self.self_attention_norm.gain)))
 
         def look_back(x):                                                                # (B, 1, D)
             nonlocal cache
@@ -124,6 +125,8 @@ class DecoderLayer:
 class Decoder:
     """L layers, one after the other, and a last norm if the layers put theirs first.
 
+        x ← layer₁(x, memory), x ← layer₂(x, memory) …        y = norm(x)
+
     Every layer reads the same memory, so its gradient is the sum over the layers.
 
     decoder(x, memory, mask, memory_mask, rng) takes x (B, T, D) and memory (B, S, D) and returns
@@ -133,7 +136,12 @@ class Decoder:
     layers: tuple[DecoderLayer, ...]
     norm: LayerNorm | None
 
+    def __post_init__(self):
+        if not isinstance(self.layers, tuple):  # what walks a parameter tree passes over lists
+            raise TypeError(f"layers must be a tuple, not {type(self.layers).__name__}")
+
     def __call__(self, x, memory, mask=None, memory_mask=None, rng=None):
+        memory = as_float("memory", memory)                                               # (B, S, D)
         pullbacks = []
         for layer in self.layers:
             x, layer_backward = layer(x, memory, mask, memory_mask, rng)                 # (B, T, D)
@@ -156,7 +164,7 @@ class Decoder:
     def step(self, x: Array, caches: tuple[LayerCache, ...], memory_mask: Array | None = None):
         """Continue by one word x (B, 1, D): y (B, 1, D) and the new cache of every layer."""
         grown = []
-        for layer, cache in zip(self.layers, caches):
+        for layer, cache in zip(self.layers, caches, strict=True):
             x, cache = layer.step(x, cache, memory_mask)                                 # (B, 1, D)
             grown.append(cache)
         y = x if self.norm is None else self.norm(x)[0]                                  # (B, 1, D)

@@ -70,6 +70,8 @@ class EncoderLayer:
 class Encoder:
     """L layers, one after the other, and a last norm if the layers put theirs first.
 
+        x ← layer₁(x), x ← layer₂(x) …        y = norm(x)
+
     Pre-norm layers hand on a sum that grows with every layer and was never normalised itself, so
     the stack ends with a norm; post-norm layers end with one of their own, and the stack needs none.
 
@@ -78,6 +80,10 @@ class Encoder:
 
     layers: tuple[EncoderLayer, ...]
     norm: LayerNorm | None
+
+    def __post_init__(self):
+        if not isinstance(self.layers, tuple):  # what walks a parameter tree passes over lists
+            raise TypeError(f"layers must be a tuple, not {type(self.layers).__name__}")
 
     def __call__(self, x, mask=None, rng=None):
         pullbacks = []

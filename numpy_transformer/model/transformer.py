@@ -12,7 +12,7 @@ import numpy as np
 
 from ..attention.masks import causal_mask, padding_mask
 from ..attention.multi_head import MultiHeadAttention
-from ..foundations.checks import as_ids
+from ..foundations.checks import as_ids, check_number, check_shape
 from ..foundations.dropout import dropout
 from ..foundations.linear import Linear
 from ..foundations.parameters import add_trees, parameter_count
@@ -59,6 +59,9 @@ class Transformer:
     decoder: Decoder
     output: Linear | None
     dropout_rate: float = 0.0
+
+    def __post_init__(self):
+        check_number("dropout_rate", self.dropout_rate, 0, 1)
 
     @classmethod
     def init(cls, rng: np.random.Generator, config: TransformerConfig, *, dtype=np.float32) -> "Transformer":
@@ -110,7 +113,7 @@ class Transformer:
 
     def encode(self, source, *, pad, rng=None):
         """source (B, S) → memory (B, S, D) and backward(d_memory) → embedding's, positions', encoder's gradient."""
-        mask = padding_mask(source, pad)                                                      # (B, 1, 1, S)
+        mask = padding_mask(source, pad, name="source")                                       # (B, 1, 1, S)
         x, embed_backward = self._embed(self.source_embedding, self.source_positions, "source", source, rng)  # (B, S, D)
         memory, encoder_backward = self.encoder(x, mask, rng)                                 # (B, S, D)
 
@@ -124,8 +127,8 @@ class Transformer:
     def decode(self, target_input, memory, memory_mask=None, *, pad, rng=None):
         """target_input (B, T), memory (B, S, D) → hidden (B, T, D) and backward(d_hidden) →
         embedding's, positions', decoder's gradient and d_memory."""
-        T = np.shape(target_input)[-1]
-        mask = causal_mask(T) & padding_mask(target_input, pad)                               # (B, 1, T, T)
+        padding = padding_mask(target_input, pad, name="target_input", form="(B, T)")         # (B, 1, 1, T)
+        mask = causal_mask(padding.shape[-1]) & padding                                       # (B, 1, T, T)
         embedding = self.target_embedding or self.source_embedding
         x, embed_backward = self._embed(embedding, self.target_positions, "target_input", target_input, rng)  # (B, T, D)
         hidden, decoder_backward = self.decoder(x, memory, mask, memory_mask, rng)            # (B, T, D)
@@ -174,6 +177,7 @@ class Transformer:
         """Feed the next word of each sentence, ids (B,): logits (B, V) of the word after it, and the new cache."""
         embedding = self.target_embedding or self.source_embedding
         ids = as_ids("ids", ids, len(embedding.table))                                        # (B,)
+        check_shape("ids", ids, cache.memory_mask.shape[:1])
         words, _ = embedding(ids[:, None])                                                    # (B, 1, D)
         x, _ = self.target_positions(words * math.sqrt(words.shape[-1]), cache.length)        # (B, 1, D)
         hidden, layers = self.decoder.step(x, cache.layers, cache.memory_mask)                # (B, 1, D)

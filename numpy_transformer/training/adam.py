@@ -67,17 +67,18 @@ class Adam:
         if gradients.keys() != parameters.keys() or len(state.first) != len(parameters):
             raise ValueError(f"model has {len(parameters)} parameters, gradient {len(gradients)} and state "
                              f"{len(state.first)}, or their names differ")
-        for (name, p), m in zip(parameters.items(), state.first):
-            check_shape(f"gradient of {name}", gradients[name], p.shape)
-            check_shape(f"moment of {name}", m, p.shape)
+        for (name, p), m, v in zip(parameters.items(), state.first, state.second, strict=True):
+            check_shape(f"gradient of {name or 'the array'}", gradients[name], p.shape)
+            check_shape(f"first moment of {name or 'the array'}", m, p.shape)
+            check_shape(f"second moment of {name or 'the array'}", v, p.shape)
+            if in_place and not all(array.flags.c_contiguous for array in (p, m, v)):
+                raise ValueError(f"parameter {name} is a strided view: it cannot be stepped in place")
         if not in_place:
             model, first, second = map_tree(lambda array: array.copy(order="C"), (model, state.first, state.second))
             parameters, state = named_parameters(model), AdamState(state.step, first, second)
         t = state.step + 1
         step_size, correction = rate / (1 - self.beta1**t), 1 / (1 - self.beta2**t)
         for (name, whole), *moments in zip(parameters.items(), state.first, state.second):
-            if not whole.flags.c_contiguous:
-                raise ValueError(f"parameter {name} is a strided view: it cannot be stepped in place")
             decay = rate * self.weight_decay if whole.ndim >= 2 else 0.0
             rows = [array.reshape(-1) for array in (whole, gradients[name], *moments)]
             for start in range(0, whole.size, CHUNK):

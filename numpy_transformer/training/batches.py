@@ -47,9 +47,11 @@ def pad_to_longest(rows: Sequence[Sequence[int]], pad: int = PAD) -> Array:
     array([[5, 6, 7],
            [8, 0, 0]])
     """
-    ids = np.full((len(rows), max(map(len, rows), default=0)), pad)  # (B, S)
-    for row, words in zip(ids, rows):                                # (S,)
-        row[: len(words)] = words                                    # (N,)
+    longest = max(map(len, rows), default=0)
+    filled = [[*words, *[pad] * (longest - len(words))] for words in rows]
+    ids = np.array(filled).reshape(len(rows), longest)               # (B, S)
+    if ids.size and ids.dtype.kind not in "iu":
+        raise TypeError(f"rows must hold integers, not dtype {ids.dtype}")
     return ids                                                       # (B, S)
 
 

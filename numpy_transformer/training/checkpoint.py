@@ -2,13 +2,12 @@
 
 import json
 import os
-import tempfile
-import zipfile
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import numpy as np
 
+from ..foundations.checks import check_count
 from ..foundations.parameters import named_parameters, replace_parameters
 from ..model.config import TransformerConfig
 from ..model.transformer import Transformer
@@ -41,16 +40,15 @@ def save(path, model: Transformer, config: TransformerConfig, *, optimiser: Adam
         for name, first, second in zip(named_parameters(model), optimiser.first, optimiser.second, strict=True):
             arrays |= {f"first.{name}": first, f"second.{name}": second}
     header = {"format": FORMAT, "config": asdict(config), "step": optimiser and optimiser.step, "notes": notes or {}}
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with os.fdopen(handle, "wb") as file:
+        with open(temporary, "wb") as file:
             np.savez(file, header=json.dumps(header, ensure_ascii=False), **arrays)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def load(path) -> Checkpoint:
@@ -60,12 +58,16 @@ def load(path) -> Checkpoint:
     the file is ever run: arrays of Python objects are refused.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
         header = json.loads(str(arrays.pop("header")))
-        config = TransformerConfig(**header["config"])
         if header["format"] != FORMAT:
             raise ValueError(f"format {header['format']}, expected {FORMAT}")
+        if missing := {f.name for f in fields(TransformerConfig)} - header["config"].keys():
+            raise ValueError(f"config lacks {', '.join(sorted(missing))}")
+        config = TransformerConfig(**header["config"])
+        if header["step"] is not None:
+            check_count("step", header["step"], 0)
         model = Transformer.init(np.random.default_rng(0), config)
         kinds = ("model", "first", "second") if header["step"] is not None else ("model",)
         found = {kind: {} for kind in kinds}
@@ -78,6 +80,8 @@ def load(path) -> Checkpoint:
             found[kind][parameter] = array
         model, *moments = (replace_parameters(model, found[kind]) for kind in kinds)
         optimiser = AdamState(header["step"], *(tuple(named_parameters(m).values()) for m in moments)) if moments else None
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a checkpoint of this program: {error}") from None
-    return Checkpoint(model, config, optimiser, header["notes"])
+        return Checkpoint(model, config, optimiser, header["notes"])
+    except OSError:
+        raise
+    except Exception as error:  # a damaged archive can fail in a dozen ways
+        raise ValueError(f"{path} is not a checkpoint of this program: {error}") from error

@@ -28,7 +28,7 @@ def clip_gradients(gradient, max_norm: float):
         largest = max(largest, size)
     if largest == 0:
         return gradient, 0.0
-    unit_norm = math.sqrt(sum(float(np.square(array / largest).sum()) for array in arrays.values()))
+    unit_norm = math.sqrt(sum(float(np.square(array / largest).sum(dtype=np.float64)) for array in arrays.values()))
     norm = largest * unit_norm
     if norm <= max_norm:
         return gradient, norm

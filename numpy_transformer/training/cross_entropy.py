@@ -18,42 +18,48 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
         dz_nv = (p_nv − q_nv) / number of counted tokens
 
     The log-sum-exp is taken with the row's maximum subtracted and added again. −log of a computed p
-    would be infinite as soon as p rounds to 0.
+    would be infinite as soon as p rounds to 0. float16 is computed in float32 and cast back.
 
     Parameters: logits (..., V), z; targets, integers (...) in [0, V) or equal to `ignore_index`,
     whose tokens (padding) count neither in the sum nor in the mean; label_smoothing in [0, 1].
     Returns loss, a float (0.0 if no token counts), and backward(d_loss=1.0) → dlogits (..., V).
-    Raises ValueError, TypeError or IndexError for what does not fit.
+    Raises ValueError, TypeError or IndexError for what does not fit, and ValueError if a counted row
+    of logits holds NaN or +inf.
     """
     logits = as_float("logits", logits)                                    # (..., V)
     check_rank("logits", logits, 1, "(..., V)")
     check_number("label_smoothing", label_smoothing, 0, 1)
     targets = np.asarray(targets)                                          # (...)
     check_shape("targets", targets, logits.shape[:-1])
-    shape, V = logits.shape, logits.shape[-1]
-    counted = (targets != ignore_index).reshape(-1)                        # (N,)
-    labels = np.where(targets == ignore_index, 0, targets)                 # (...)  any class will do: its row counts 0
-    labels = as_ids("targets", labels, V).reshape(-1)                      # (N,)
-    count = max(int(counted.sum()), 1)
-    rows = logits.reshape(-1, V)                                           # (N, V)
-    everyone = np.arange(len(rows))                                        # (N,)
+    shape, given, V = logits.shape, logits.dtype, logits.shape[-1]
+    counted = targets != ignore_index                                      # (...)
+    labels = np.where(counted, targets, np.zeros_like(targets))            # (...)  what is ignored may be any number
+    labels = as_ids("targets", labels, V)[counted]                         # (N,)
+    e = logits[counted]                                                    # (N, V)  the counted rows alone, a copy
+    if given == np.float16:
+        e = e.astype(np.float32)                                           # (N, V)
+    everyone, count = np.arange(len(e)), max(len(e), 1)                    # (N,)
 
-    shift = rows.max(axis=-1, keepdims=True)                               # (N, 1)
-    e = rows - shift                                                       # (N, V)
+    shift = e.max(axis=-1, keepdims=True)                                  # (N, 1)
+    if not np.isfinite(shift).all():
+        raise ValueError(f"logits of shape {shape} hold NaN, +inf or a row of -inf: cross_entropy needs finite scores")
+    with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
+        e -= shift                                                         # (N, V)
     right = (1 - label_smoothing) * e[everyone, labels]                    # (N,)
     if label_smoothing:
         right += label_smoothing * e.mean(axis=-1)                         # (N,)  Σ q z, all shifted alike
     np.exp(e, out=e)
     total = e.sum(axis=-1, keepdims=True)                                  # (N, 1)
     surprise = np.log(total[:, 0]) - right                                 # (N,)  shifts cancel: Σ q = 1
-    loss = float(surprise[counted].sum(dtype=np.float64)) / count
+    loss = float(surprise.sum(dtype=np.float64)) / count
 
     def backward(d_loss=1.0):
-        dz = e / total                                                     # (N, V)  p
-        dz -= label_smoothing / V                                          # (N, V)
-        dz[everyone, labels] -= 1 - label_smoothing                        # (N,)
-        weight = counted * (d_loss / count)                                # (N,)
-        dz *= weight[:, None].astype(dz.dtype)                             # (N, V)
-        return dz.reshape(shape)                                           # (..., V)
+        d_rows = e / total                                                 # (N, V)  p
+        d_rows -= label_smoothing / V                                      # (N, V)
+        d_rows[everyone, labels] -= 1 - label_smoothing                    # (N,)
+        d_rows *= float(d_loss) / count                                    # (N, V)
+        dz = np.zeros(shape, given)                                        # (..., V)
+        dz[counted] = d_rows                                               # (N, V)
+        return dz                                                          # (..., V)
 
     return loss, backward

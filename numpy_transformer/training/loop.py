@@ -14,7 +14,7 @@ from .adam import Adam, AdamState
 from .batches import PAD, Batch, Example, epoch
 from .clipping import clip_gradients
 from .cross_entropy import cross_entropy
-from .schedule import warmup_schedule
+from .schedule import cooldown, warmup_schedule
 from .workers import Workers, loss_and_gradient
 
 
@@ -22,9 +22,10 @@ from .workers import Workers, loss_and_gradient
 class TrainingConfig:
     """How to train: everything that, with the data and the first model, decides the outcome."""
 
-    steps: int = 1000
+    steps: int = 700
     batch_size: int = 64
-    warmup_steps: int = 200
+    warmup_steps: int = 150
+    cooldown_steps: int = 0
     rate_factor: float = 1.0  # multiplies the paper's schedule
     label_smoothing: float = 0.1
     max_norm: float = 1.0
@@ -32,7 +33,7 @@ class TrainingConfig:
     seed: int = 0
 
     def __post_init__(self):
-        for name, least in (("steps", 0), ("batch_size", 1), ("warmup_steps", 1), ("seed", 0)):
+        for name, least in (("steps", 0), ("batch_size", 1), ("warmup_steps", 1), ("cooldown_steps", 0), ("seed", 0)):
             check_count(name, getattr(self, name), least)
         check_number("rate_factor", self.rate_factor)
         check_number("label_smoothing", self.label_smoothing, 0, 1)
@@ -70,12 +71,12 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
         raise ValueError("examples is empty: there is nothing to train on")
     check_count("workers", workers)
     adam = Adam(learning_rate=0.0, weight_decay=config.weight_decay)  # the schedule sets the rate
-    model, state = map_tree(np.copy, (progress.model, progress.optimiser))
+    model, state = map_tree(lambda array: array.copy(order="C"), (progress.model, progress.optimiser))
     width = model.source_embedding.table.shape[1]
     with Workers(model, workers) if workers > 1 else nullcontext() as team:
         if team:
             model = team.model
-        for batch in islice(_batches(examples, config, state.step), config.steps - state.step):
+        for batch in islice(_batches(examples, config, state.step), max(config.steps - state.step, 0)):
             step = state.step + 1
             if team:
                 loss, gradient = team.loss_and_gradient(
@@ -85,6 +86,7 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
                     model, batch, label_smoothing=config.label_smoothing, rng=np.random.default_rng([config.seed, 1, step]))
             gradient, _ = clip_gradients(gradient, config.max_norm)
             rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
+            rate *= cooldown(step, config.steps, config.cooldown_steps)
             model, state = adam.update(model, gradient, state, rate, in_place=True)
             yield Progress(model, state, loss, batch.tokens)
 

@@ -33,8 +33,9 @@ class ProgressLine:
         left = elapsed / max(step - self.first_step, 1) * (self.steps - step)
         if self.seconds is not None:
             left = max(min(left, self.seconds - elapsed), 0)
+        minutes, seconds = divmod(round(left), 60)
         line = (f"step {step:>{len(str(self.steps))}}/{self.steps}  loss {self.loss:.4f}  "
-                f"{self.tokens / max(now - self.shown, 1e-9):,.0f} tokens/s  {left // 60:.0f}:{left % 60:02.0f} left")
+                f"{self.tokens / max(now - self.shown, 1e-9):,.0f} tokens/s  {minutes}:{seconds:02} left")
         self.write(line)
         self.shown, self.tokens = now, 0
 

@@ -19,3 +19,21 @@ def warmup_schedule(step: int, width: int, warmup_steps: int) -> float:
     check_count("width", width)
     check_count("warmup_steps", warmup_steps)
     return width**-0.5 * min(step**-0.5, step * warmup_steps**-1.5)
+
+
+def cooldown(step: int, steps: int, cooldown_steps: int) -> float:
+    """A factor for the learning rate: 1, until over the last `cooldown_steps` of all `steps` it falls in a straight line.
+
+        min(1, (steps − s + 1) / cooldown_steps)
+
+    At a high rate the parameters never come to rest, and how good the last model is depends on the
+    last few batches. Differs from the paper, which takes the mean of the last checkpoints (section
+    6.1) to the same end. With `cooldown_steps` 0 the factor is always 1.
+
+    >>> [cooldown(s, steps=10, cooldown_steps=4) for s in (1, 7, 8, 10)]
+    [1.0, 1.0, 0.75, 0.25]
+    """
+    check_count("step", step)
+    check_count("steps", steps)
+    check_count("cooldown_steps", cooldown_steps, 0)
+    return min(1.0, max(steps - step + 1, 0) / cooldown_steps) if cooldown_steps else 1.0

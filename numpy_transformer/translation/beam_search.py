@@ -5,7 +5,7 @@ import numpy as np
 from ..foundations.checks import check_count, check_number
 from ..foundations.parameters import map_tree
 from ..foundations.pullback import Array
-from .greedy import StepModel
+from .greedy import StepModel, check_request
 
 
 def length_penalty(length: int, alpha: float) -> float:
@@ -31,11 +31,11 @@ def beam_search(model: StepModel, source: Array, *, start: int, end: int, pad: i
     Parameters: as for greedy_decode; beam ≥ 1; alpha ≥ 0. Returns for each sentence its hypotheses,
     ids (N, T) padded behind their end, best first, all distinct, N ≤ beam; and their scores (N,).
     """
-    check_count("max_length", max_length)
+    source = check_request(source, max_length, start=start, end=end, pad=pad)  # (B, S)
     check_count("beam", beam)
     check_number("alpha", alpha)
     results = [_search_one(model, sentence[None], start, end, pad, max_length, beam, alpha)
-               for sentence in np.asarray(source)]
+               for sentence in source]
     return [ids for ids, _ in results], [scores for _, scores in results]
 
 
@@ -48,6 +48,7 @@ def _search_one(model, source, start, end, pad, max_length, beam, alpha):
         logits, cache = model.step(words, cache)                               # (N, V)
         candidates = totals[:, None] + log_softmax(logits)                     # (N, V)
         best = np.argsort(-candidates, axis=None, kind="stable")[:beam]        # (M,)
+        best = best[candidates.flat[best] > -np.inf]                           # (M,)  the impossible is no hypothesis
         rows, words = np.unravel_index(best, candidates.shape)                 # (M,), (M,)
         totals = candidates[rows, words]                                       # (M,)
         hypotheses = [(*hypotheses[row], int(word)) for row, word in zip(rows, words)]

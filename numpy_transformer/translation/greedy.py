@@ -18,6 +18,17 @@ class StepModel(Protocol):
         """Feed each sentence's last word, ids (B,) → logits (B, V) of the next word, and the new cache."""
 
 
+def check_request(source: Array, max_length: int, **words: int) -> Array:
+    """Return source as an array (B, S), when all that decoding was asked for makes sense."""
+    check_count("max_length", max_length)
+    for name, word in words.items():
+        check_count(name, word, 0)
+    source = np.asarray(source)                               # (B, S)
+    if source.ndim != 2:
+        raise ValueError(f"source has shape {source.shape}: expected (B, S)")
+    return source
+
+
 def greedy_decode(model: StepModel, source: Array, *, start: int, end: int, pad: int, max_length: int) -> Array:
     """Translate a batch of sentences, one word at a time for all of them.
 
@@ -29,8 +40,7 @@ def greedy_decode(model: StepModel, source: Array, *, start: int, end: int, pad:
     Parameters: source ids (B, S), padded with `pad`; at most `max_length` words, <eos> included.
     Returns ids (B, T) without `start`, T ≤ max_length the longest translation, `pad` behind `end`.
     """
-    check_count("max_length", max_length)
-    source = np.asarray(source)                               # (B, S)
+    source = check_request(source, max_length, start=start, end=end, pad=pad)  # (B, S)
     cache = model.start(source, pad=pad)
     words = np.full(len(source), start)                       # (B,)
     ended = np.zeros(len(source), dtype=bool)                 # (B,)

@@ -60,11 +60,10 @@ def read_parallel_text(path: str | PathLike) -> tuple[list[Pair], ReadReport]:
     Raises ValueError, naming the path and where possible the line, if the file is empty, not UTF-8, has no line of
     two columns or no pair with something on both sides. A file that cannot be opened is the usual OSError.
     """
-    data = Path(path).read_bytes().removeprefix(b"\xef\xbb\xbf")
     pairs, blank, without_tab, empty_side, repeated = {}, [], [], [], []  # a dict: keeps order, finds repetitions
-    lines = data.splitlines()  # of bytes: \n, \r\n and \r only; of text it would cut at ten other characters too
+    lines = Path(path).read_bytes().splitlines()  # of bytes: at \n, \r\n and \r; of text also at form feeds and the like
     for number, line in enumerate(lines, 1):
-        text = _decoded(path, number, line).translate(INVISIBLE)
+        text = _decoded(path, number, line).translate(INVISIBLE)  # the byte order mark is one of them
         columns = [" ".join(column.split()) for column in text.split("\t")]
         if columns == [""]:
             blank.append(number)
