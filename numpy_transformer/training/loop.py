@@ -22,7 +22,7 @@ from .workers import Workers, loss_and_gradient
 class TrainingConfig:
     """How to train: everything that, with the data and the first model, decides the outcome."""
 
-    steps: int = 700
+    steps: int = 800
     batch_size: int = 64
     warmup_steps: int = 150
     cooldown_steps: int = 0

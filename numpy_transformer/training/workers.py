@@ -65,7 +65,7 @@ class Workers:
         shared = [context.RawArray("b", size * dtype.itemsize) for _ in range(count + 1)]
         parameters, *self._gradients = (np.frombuffer(memory, dtype) for memory in shared)  # (P,)
         parameters[:] = to_vector(model)
-        self.model = from_vector(model, parameters)
+        self.model, self._total = from_vector(model, parameters), from_vector(model, self._gradients[0])
         self._connections, self._processes = [], []
         threads = {name: os.environ.get(name) for name in BLAS_THREADS}
         os.environ.update({name: str(max((os.cpu_count() or 1) // count, 1)) for name in BLAS_THREADS})
@@ -99,7 +99,7 @@ class Workers:
         total = self._gradients[0]          # (P,)
         for gradient in self._gradients[1:]:  # (P,)
             total += gradient               # (P,)
-        return sum(answers), from_vector(self.model, total)
+        return sum(answers), self._total
 
     def __enter__(self) -> "Workers":
         return self

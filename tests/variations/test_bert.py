@@ -1,6 +1,6 @@
 """BERT's encoder: what Hugging Face's BertModel gives, right gradients, and no word that padding could change."""
 
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
@@ -20,6 +20,8 @@ from variations.waves import filled, projection, wave
 V, D, H, F, P, G = 11, 8, 2, 6, 5, 2  # words, width, heads, hidden, positions, segments
 IDS, SEGMENTS = np.array([[2, 7, 3, 9], [2, 5, 0, 0]]), np.array([[0, 0, 1, 1], [0, 1, 0, 0]])
 MASK = padding_mask(IDS, 0)
+
+few = settings(max_examples=settings.default.max_examples // 4)  # whole models take their time
 
 
 def bert_shapes(layers=2):
@@ -81,7 +83,7 @@ def test_names_and_shapes_are_those_of_bertmodel(layers):
 
 
 @given(letters("VDFPG"), st.integers(1, 3), st.booleans(), st.booleans(), st.sampled_from([np.float32, np.float64]), rngs)
-@settings(max_examples=12)
+@few
 def test_there_and_back_is_exact(n, layers, pooler, prefix, dtype, rng):
     model = randomised(Bert.init(rng, n.V, n.D, 1, n.F, layers, max_length=n.P, segment_count=n.G, pooler=pooler), rng, dtype)
     state = {"bert." * prefix + name: array for name, array in to_bert(read_only(model)).items()}
@@ -144,6 +146,8 @@ def test_the_layers_are_berts():
         assert not np.array_equal(one.attention.query.weight, other.attention.query.weight)
     assert {array.dtype for array in named_parameters(Bert.init(np.random.default_rng(0), V, D, H, F, 1, dtype=np.float64)).values()} == {np.dtype(float)}
     assert Bert.init(np.random.default_rng(0), V, D, H, F, 1, pooler=False).pooler is None
+    with pytest.raises(FrozenInstanceError):
+        model.pooler = None
 
 
 def test_without_layers_the_equation_can_be_read_off():
@@ -175,7 +179,7 @@ def test_order_matters_and_every_word_sees_both_sides():
 
 
 @given(st.integers(1, 3), st.integers(0, 2), rngs)
-@settings(max_examples=10)
+@few
 def test_padding_is_invisible(words, padding, rng):
     model = make(rng)
     ids, segments = rng.integers(1, V, (2, words)), rng.integers(0, G, (2, words))
@@ -192,7 +196,7 @@ def test_padding_is_invisible(words, padding, rng):
 
 
 @given(rngs)
-@settings(max_examples=6)
+@few
 def test_a_text_does_not_depend_on_the_others_of_its_batch(rng):
     model = make(rng)
     hidden, _ = model(IDS, MASK, SEGMENTS)
@@ -237,7 +241,7 @@ def test_every_leafs_gradient_is_right():
 
 
 @given(rngs, st.sampled_from([relu, gelu]), st.sampled_from([0.0, 0.25]), st.booleans())
-@settings(max_examples=5)
+@few
 def test_the_whole_gradient_is_right(rng, activation, rate, pool):
     model = make(rng, activation=activation, dropout_rate=rate)
 
@@ -249,7 +253,7 @@ def test_the_whole_gradient_is_right(rng, activation, rate, pool):
 
 
 @given(rngs)
-@settings(max_examples=5)
+@few
 def test_the_poolers_gradient_is_right(rng):
     model, hidden = make(rng, layers=0), rng.normal(size=(2, 3, D))
     check_gradients(lambda pooler, hidden: replace(model, pooler=pooler).pool(hidden), model.pooler, hidden, rng=rng)
@@ -262,7 +266,7 @@ def test_the_poolers_gradient_is_zero_where_nothing_was_pooled():
 
 
 @given(rngs)
-@settings(max_examples=4)
+@few
 def test_pure_linear_and_of_one_dtype(rng):
     model = make(rng, layers=1)
     f = both(read_only(IDS), read_only(MASK), read_only(SEGMENTS))
@@ -271,7 +275,7 @@ def test_pure_linear_and_of_one_dtype(rng):
 
 
 @given(rngs)
-@settings(max_examples=4)
+@few
 def test_the_pooler_is_pure_linear_and_of_one_dtype(rng):
     model, hidden = make(rng, layers=0), rng.normal(size=(2, 3, D))
     pool = lambda pooler, hidden: replace(model, pooler=pooler).pool(hidden)

@@ -403,6 +403,12 @@ def test_a_run_taken_up_again_goes_on_as_if_never_stopped():
     assert len({progress.loss for progress in run}) == 4
 
 
+def test_the_model_yielded_is_stepped_in_place_and_the_one_given_is_not():
+    start = beginning()
+    tables = [progress.model.embedding.table for progress in gpt_training_steps(start, IDS, SHORT)]
+    assert all(table is tables[0] for table in tables) and tables[0] is not start.model.embedding.table
+
+
 @pytest.mark.parametrize("window, length", [(None, 24), (9, 9)])
 def test_a_step_by_hand(window, length):
     start = beginning(dropout_rate=0.2)

@@ -26,6 +26,8 @@ ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data" / "anarcii"
 PAD, START, END = 0, 1, 2
 
+few = settings(max_examples=settings.default.max_examples // 4)  # whole models take their time
+
 
 @pytest.fixture(scope="module")
 def weights():
@@ -123,7 +125,7 @@ def make(rng, V=5, W=6, D=4, F=3, P=7, layers=(1, 1), heads=2, **choices):
 
 
 @given(letters("VWFP"), st.sampled_from([(1, 1), (2, 1), (1, 3)]), st.sampled_from([1, 2, 4]), rngs)
-@settings(max_examples=8)
+@few
 def test_any_size_comes_back_bit_by_bit(n, layers, heads, rng):
     model = make(rng, n.V, n.W, 4, n.F, n.P, layers, heads)
     back = from_published(to_published(model), heads=heads)
@@ -163,7 +165,7 @@ SOURCE, TARGET = np.array([[1, 4, 2], [3, 2, 0]]), np.array([[1, 5], [1, 0]])
 
 
 @given(rngs)
-@settings(max_examples=3)
+@few
 def test_the_gradient_in_published_names_is_the_gradient_of_the_published_arrays(rng):
     model = from_published(to_published(make(rng)), heads=2)
 
@@ -175,7 +177,7 @@ def test_the_gradient_in_published_names_is_the_gradient_of_the_published_arrays
 
 
 @given(rngs)
-@settings(max_examples=2)
+@few
 def test_naming_is_pure_and_linear(rng):
     model = make(rng)
     assert_pure_and_linear(lambda model: model(SOURCE, TARGET, pad=0), model, rng=rng)
@@ -185,7 +187,7 @@ def test_naming_is_pure_and_linear(rng):
 
 
 @given(rngs, st.sampled_from([np.float16, np.float32, np.float64]))
-@settings(max_examples=5)
+@few
 def test_the_dtype_stays(rng, dtype):
     model = map_tree(lambda array: array.astype(dtype), make(rng))
     state = to_published(model)

@@ -21,6 +21,8 @@ from variations.waves import filled, projection, wave
 V, W, D, H, F, P = 5, 7, 8, 2, 6, 4  # source words, target words, width, heads, hidden, positions
 SOURCE, TARGET = np.array([[1, 2, 3, 4], [4, 2, 0, 0]]), np.array([[1, 3, 5], [1, 6, 0]])
 
+few = settings(max_examples=settings.default.max_examples // 4)  # whole models take their time
+
 
 def layer_shapes(stack, number, attentions, norms):
     """The names and shapes of a layer, as torch.nn.Transformer(8, 2, dim_feedforward=6).state_dict() lists them"""
@@ -95,7 +97,7 @@ configurations = st.fixed_dictionaries(dict(
 
 
 @given(configurations, st.booleans(), st.sampled_from([np.float32, np.float64]), rngs)
-@settings(max_examples=12)
+@few
 def test_there_and_back_is_exact(choices, share, dtype, rng):
     choices |= dict(share_vocabulary=share, source_vocabulary=W if share else V)
     config = TransformerConfig(target_vocabulary=W, width=D, hidden=F, max_length=P, **choices)
@@ -214,7 +216,7 @@ def test_choices_are_those_of_a_configuration():
 # ── Gradients ────────────────────────────────────────────────────────────────────────────────────
 
 @given(rngs, st.booleans())
-@settings(max_examples=3)
+@few
 def test_the_gradient_in_torchs_names_is_the_gradient_of_torchs_arrays(rng, tie):
     def back(tree):
         return from_torch(to_torch(tree), heads=H, max_length=P)
@@ -229,7 +231,7 @@ def test_the_gradient_in_torchs_names_is_the_gradient_of_torchs_arrays(rng, tie)
 
 
 @given(rngs)
-@settings(max_examples=3)
+@few
 def test_a_model_that_was_read_is_pure_and_linear(rng):
     state = to_torch(make(rng, encoder_layers=1, decoder_layers=1))
     assert_pure_and_linear(lambda model: model(SOURCE, TARGET, pad=0), from_torch(state, heads=H, max_length=P), rng=rng)
