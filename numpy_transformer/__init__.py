@@ -9,7 +9,7 @@ Read the chapters in this order; each imports only chapters before it.
     training      cross_entropy · adam · schedule · clipping · batches · checkpoint · workers · loop · progress_line
     translation   vocabulary · corpus · parallel_text · greedy · beam_search · translator · heat_map
     variations    renaming · published_model · torch_interchange · bert · gpt · generation · grouped_query_attention
-    command_line  gradcheck · train · translate
+    command_line  gradcheck · train · translate · gpt
 
 Letters mean the same on every page:
 

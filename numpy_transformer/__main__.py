@@ -1,4 +1,4 @@
-"""The command line: train, translate, gradcheck."""
+"""The command line: train, translate, generate, gradcheck."""
 
 import argparse
 import os
@@ -12,6 +12,7 @@ The Transformer in pure NumPy, as a book that runs.
 
   train      learn to translate, from the book's own little corpus or from a file of yours
   translate  translate sentences with the trained model
+  generate   let a GPT that was trained on a text go on writing
   gradcheck  hold every hand-derived gradient against finite differences
 """
 
@@ -49,9 +50,11 @@ def build_parser() -> argparse.ArgumentParser:
         "small corpus that the book generates itself, in about a minute; no file or network is needed. At the end it "
         "translates sentences that it has never seen."))
     add = train.add_argument
-    add("--data", metavar="FILE.tsv", help="learn from this file instead: source, TAB, target on each line, UTF-8 "
+    add("--model", choices=["translator", "gpt"], default="translator",
+        help="what to train: a translator, or with --data FILE.txt a GPT on the characters of a text (default: %(default)s)")
+    add("--data", metavar="FILE", help="learn from this file instead: source, TAB, target on each line, UTF-8 "
                                            "(further columns are ignored), as the files of Tatoeba have it")
-    add("--output", metavar="FILE", default="model.npz", help="where to write the model (default: %(default)s)")
+    add("--output", metavar="FILE", help="where to write the model (default: model.npz, or gpt.npz for a GPT)")
     add("--resume", action="store_true", help="go on with the run in --output, as if it had not been interrupted")
     add("--steps", type=positive, default=default.steps, metavar="N",
         help="training steps, each on one batch (default: %(default)s)")
@@ -87,6 +90,18 @@ def build_parser() -> argparse.ArgumentParser:
                            help="translations to keep under way; 1 is greedy (default: %(default)s)")
     translate.add_argument("--attention", action="store_true", help="also draw which source words each written word looked at")
 
+    generate = commands.add_parser("generate", help="go on with a text", description=(
+        "Let a GPT, trained with 'train --model gpt', go on with a text, one character at a time."))
+    generate.add_argument("prompt", metavar="TEXT", help="the beginning; only characters that occurred in training")
+    generate.add_argument("--model", metavar="FILE", default="gpt.npz", help="the model (default: %(default)s)")
+    generate.add_argument("--count", type=positive, default=300, metavar="N", help="characters to write (default: %(default)s)")
+    generate.add_argument("--temperature", type=float, default=0.8, metavar="T",
+                          help="1 draws by the model's own weights, towards 0 the likeliest wins (default: %(default)s)")
+    generate.add_argument("--top-k", type=positive, metavar="K", help="draw among the K likeliest only")
+    generate.add_argument("--top-p", type=rate, default=1.0, metavar="P",
+                          help="draw among the likeliest that weigh P together (default: %(default)s)")
+    generate.add_argument("--seed", type=int, default=0, metavar="N", help="decides what is drawn (default: %(default)s)")
+
     gradcheck = commands.add_parser("gradcheck", help="check every gradient", description=(
         "Compare every hand-derived gradient with finite differences and print a table. The exit status is 0 if all "
         "agree and 1 if one does not."))
@@ -102,11 +117,17 @@ def run(argv: list[str]) -> int:
     if getattr(arguments, "seed", 0) < 0:
         parser.error(f"argument --seed: must not be negative, but is {arguments.seed}")
     if arguments.command == "train":
+        from .command_line.gpt import train_gpt
         from .command_line.train import train
 
+        arguments.output = arguments.output or ("gpt.npz" if arguments.model == "gpt" else "model.npz")
         # What was asked for in so many words must agree with a run that is resumed; a default need not.
         arguments.explicit = {word[2:].split("=")[0].replace("-", "_") for word in argv if word.startswith("--")}
-        return train(arguments)
+        return train_gpt(arguments) if arguments.model == "gpt" else train(arguments)
+    if arguments.command == "generate":
+        from .command_line.gpt import write
+
+        return write(arguments)
     if arguments.command == "translate":
         from .command_line.translate import translate
 

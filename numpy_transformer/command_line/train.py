@@ -4,9 +4,9 @@ import argparse
 import hashlib
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -91,11 +91,22 @@ def begin(data: Data, arguments: argparse.Namespace) -> tuple[Translator, Progre
         len(source), len(target), width=arguments.width, heads=arguments.heads, hidden=4 * arguments.width,
         encoder_layers=arguments.layers, decoder_layers=arguments.layers, max_length=arguments.max_length,
         dropout_rate=arguments.dropout, norm_first=not arguments.post_norm, final_norm=not arguments.post_norm)
-    training = TrainingConfig(steps=arguments.steps, batch_size=arguments.batch_size,
-                              warmup_steps=arguments.warmup_steps, cooldown_steps=arguments.steps // 3,
-                              seed=arguments.seed)
+    training = training_config(arguments)
     model = Transformer.init(np.random.default_rng(arguments.seed), config)
     return Translator(model, config, source, target), Progress(model, Adam(0.0).init(model)), training
+
+
+def training_config(arguments: argparse.Namespace) -> TrainingConfig:
+    return TrainingConfig(steps=arguments.steps, batch_size=arguments.batch_size, warmup_steps=arguments.warmup_steps,
+                          cooldown_steps=arguments.steps // 3, seed=arguments.seed)
+
+
+def check_agreement(path: Path, arguments: argparse.Namespace, saved: dict) -> None:
+    """Refuse settings, given in so many words, that contradict those of the run that is resumed."""
+    for name, value in saved.items():
+        asked = getattr(arguments, name)
+        if name in arguments.explicit and asked != value:
+            raise ValueError(f"{path} is a run of another configuration: --{name.replace('_', '-')} is {value}, not {asked}")
 
 
 def resume(path: Path, data: Data, arguments: argparse.Namespace) -> tuple[Translator, Progress, TrainingConfig]:
@@ -106,54 +117,58 @@ def resume(path: Path, data: Data, arguments: argparse.Namespace) -> tuple[Trans
     config = TrainingConfig(**notes["training"])
     if notes["data"] != data.fingerprint:
         raise ValueError(f"{path} was trained on other sentences: give the --data and --seed that it began with")
-    given = {"width": translator.config.width, "heads": translator.config.heads, "dropout": translator.config.dropout_rate,
-             "layers": translator.config.encoder_layers, "max_length": translator.config.max_length,
-             "post_norm": not translator.config.norm_first, "batch_size": config.batch_size,
-             "warmup_steps": config.warmup_steps, "seed": config.seed, "steps": config.steps}
-    for name, saved in given.items():
-        asked = getattr(arguments, name)
-        if name in arguments.explicit and asked != saved:
-            raise ValueError(f"{path} is a run of another configuration: --{name.replace('_', '-')} is {saved}, not {asked}")
+    check_agreement(path, arguments, {
+        "width": translator.config.width, "heads": translator.config.heads, "dropout": translator.config.dropout_rate,
+        "layers": translator.config.encoder_layers, "max_length": translator.config.max_length,
+        "post_norm": not translator.config.norm_first, "batch_size": config.batch_size,
+        "warmup_steps": config.warmup_steps, "seed": config.seed, "steps": config.steps})
     print(f"resuming {path} at step {optimiser.step} of {config.steps}")
     return translator, Progress(translator.model, optimiser), config
 
 
 def run(translator: Translator, progress: Progress, config: TrainingConfig, data: Data,
         arguments: argparse.Namespace) -> Translator:
-    """Take the steps, show the progress, save now and then; after Ctrl-C save and raise KeyboardInterrupt.
-    """
+    """Train the translator's model and return a translator with the last one."""
     notes = {"training": asdict(config), "data": data.fingerprint}
     examples = [translator.example(*pair) for pair in data.training]
     held_out = [translator.example(*pair) for pair in next(iter(data.tests.values()))][:500]
-    line = ProgressLine(progress.step, config.steps, seconds=arguments.minutes and 60 * arguments.minutes)
+
+    def save(progress: Progress) -> None:
+        replace(translator, model=progress.model).save(arguments.output, optimiser=progress.optimiser, notes=notes)
+
+    steps = training_steps(progress, examples, config, arguments.workers)
+    progress = take_steps(steps, progress, config.steps, arguments, save, lambda model: mean_loss(model, held_out))
+    return replace(translator, model=progress.model)
+
+
+def take_steps(steps: Iterator[Progress], progress: Progress, last: int, arguments: argparse.Namespace,
+               save: Callable[[Progress], None], validate: Callable) -> Progress:
+    """Take the steps, show the progress, save now and then; after Ctrl-C save and raise KeyboardInterrupt."""
+    line = ProgressLine(progress.step, last, seconds=arguments.minutes and 60 * arguments.minutes)
     begun = saved = time.monotonic()
     first = progress.step
-
-    def save() -> None:
-        Translator(progress.model, translator.config, translator.source_vocabulary, translator.target_vocabulary).save(
-            arguments.output, optimiser=progress.optimiser, notes=notes)
-
     with open_log(arguments) as log, InterruptLater() as interrupt:
-        for progress in training_steps(progress, examples, config, arguments.workers):
+        for progress in steps:
             line.update(progress.step, progress.loss, progress.tokens)
             if log:
                 print(progress.step, repr(progress.loss), sep="\t", file=log, flush=True)
             if progress.step % arguments.validate_every == 0:
-                line.note(f"held-out loss {mean_loss(progress.model, held_out):.4f} at step {progress.step}")
+                line.note(f"held-out loss {validate(progress.model):.4f} at step {progress.step}")
             now = time.monotonic()
             if now - saved > arguments.save_every:
-                save()
+                save(progress)
                 saved = now
             if interrupt.asked or (arguments.minutes and now - begun > 60 * arguments.minutes):
                 break
     line.close()
-    save()
+    save(progress)
     if interrupt.asked:
         raise KeyboardInterrupt(f"stopped after step {progress.step}, which is kept in {arguments.output}; "
                                 "the same command with --resume goes on from there")
-    seconds = time.monotonic() - begun
-    print(f"{progress.step - first} steps in {seconds:.1f} s; the last step's loss was {progress.loss!r}")
-    return Translator(progress.model, translator.config, translator.source_vocabulary, translator.target_vocabulary)
+    taken = progress.step - first
+    print(f"{taken} steps in {time.monotonic() - begun:.1f} s; the last step's loss was {progress.loss!r}" if taken
+          else f"all {last} steps had been taken already")
+    return progress
 
 
 def open_log(arguments: argparse.Namespace):

@@ -20,13 +20,13 @@ FORMAT = 1
 class Checkpoint:
     """What a file holds: the model, the configuration that gives it its form, and optionally more."""
 
-    model: Transformer
+    model: Transformer  # or another kind of model, as `load` was asked
     config: TransformerConfig
     optimiser: AdamState | None = None
     notes: dict = field(default_factory=dict)  # anything that JSON can hold
 
 
-def save(path, model: Transformer, config: TransformerConfig, *, optimiser: AdamState | None = None,
+def save(path, model, config, *, optimiser: AdamState | None = None,
          notes: dict | None = None) -> None:
     """Write a checkpoint to `path`, whole or not at all.
 
@@ -39,7 +39,8 @@ def save(path, model: Transformer, config: TransformerConfig, *, optimiser: Adam
     if optimiser is not None:
         for name, first, second in zip(named_parameters(model), optimiser.first, optimiser.second, strict=True):
             arrays |= {f"first.{name}": first, f"second.{name}": second}
-    header = {"format": FORMAT, "config": asdict(config), "step": optimiser and optimiser.step, "notes": notes or {}}
+    header = {"format": FORMAT, "kind": type(model).__name__, "config": asdict(config),
+              "step": optimiser and optimiser.step, "notes": notes or {}}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -51,9 +52,10 @@ def save(path, model: Transformer, config: TransformerConfig, *, optimiser: Adam
         temporary.unlink(missing_ok=True)
 
 
-def load(path) -> Checkpoint:
+def load(path, kind: type = Transformer, config_kind: type = TransformerConfig) -> Checkpoint:
     """Read a checkpoint, of the same dtype, bit for bit as it was saved.
 
+    `kind` is the model's class, built by kind.init(rng, config), and `config_kind` its configuration's.
     Raises ValueError naming the file, and the entry that is missing, extra or misshapen. Nothing in
     the file is ever run: arrays of Python objects are refused.
     """
@@ -63,12 +65,14 @@ def load(path) -> Checkpoint:
         header = json.loads(str(arrays.pop("header")))
         if header["format"] != FORMAT:
             raise ValueError(f"format {header['format']}, expected {FORMAT}")
-        if missing := {f.name for f in fields(TransformerConfig)} - header["config"].keys():
+        if header["kind"] != kind.__name__:
+            raise ValueError(f"it holds a {header['kind']}, not a {kind.__name__}")
+        if missing := {f.name for f in fields(config_kind)} - header["config"].keys():
             raise ValueError(f"config lacks {', '.join(sorted(missing))}")
-        config = TransformerConfig(**header["config"])
+        config = config_kind(**header["config"])
         if header["step"] is not None:
             check_count("step", header["step"], 0)
-        model = Transformer.init(np.random.default_rng(0), config)
+        model = kind.init(np.random.default_rng(0), config)
         kinds = ("model", "first", "second") if header["step"] is not None else ("model",)
         found = {kind: {} for kind in kinds}
         for name, array in arrays.items():

@@ -27,7 +27,7 @@ from ..training.adam import Adam
 from ..training.clipping import clip_gradients
 from ..training.cross_entropy import cross_entropy
 from ..training.loop import Progress, TrainingConfig
-from ..training.schedule import warmup_schedule
+from ..training.schedule import cooldown, warmup_schedule
 from .gpt import GPT
 
 
@@ -192,6 +192,7 @@ def gpt_training_steps(progress: Progress, ids: Array, config: TrainingConfig, *
         loss, loss_backward = cross_entropy(logits, targets, label_smoothing=config.label_smoothing)
         gradient, _ = clip_gradients(gpt_backward(loss_backward()), config.max_norm)
         rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
+        rate *= cooldown(step, config.steps, config.cooldown_steps)
         gpt, state = adam.update(gpt, gradient, state, rate, in_place=True)
         yield Progress(gpt, state, loss, targets.size)
 

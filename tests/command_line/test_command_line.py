@@ -233,3 +233,62 @@ def test_help_explains_every_argument(command, capsys):
 def test_a_command_is_needed(capsys):
     status, _, err = run(capsys)
     assert status == 2 and "COMMAND" in err
+
+
+# ── a GPT ────────────────────────────────────────────────────────────────────────────────────────
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("gpt")
+    (folder / "text.txt").write_text("to be or not to be, that is the question. " * 40, encoding="utf-8")
+    assert main(["train", "--model", "gpt", "--data", str(folder / "text.txt"), "--output", str(folder / "gpt.npz"),
+                 "--steps", "5", "--max-length", "16", *SMALL]) == 0
+    return folder
+
+
+def test_a_gpt_is_trained_and_goes_on_writing(written, capsys):
+    status, out, _ = run(capsys, "generate", "--model", written / "gpt.npz", "to be", "--count", 20)
+    assert status == 0 and out.startswith("to be") and len(out) == len("to be") + 20 + 1
+    assert run(capsys, "generate", "--model", written / "gpt.npz", "to be", "--count", 20)[1] == out
+    assert run(capsys, "generate", "--model", written / "gpt.npz", "to be", "--count", 20, "--seed", 1)[1] != out
+    status, greedy, _ = run(capsys, "generate", "--model", written / "gpt.npz", "to be", "--count", 20, "--temperature", 0)
+    assert greedy == run(capsys, "generate", "--model", written / "gpt.npz", "to be", "--count", 20, "--top-k", 1)[1]
+
+
+def test_a_gpt_resumes(written, capsys, tmp_path):
+    common = ["train", "--model", "gpt", "--data", written / "text.txt", "--max-length", 16, *SMALL]
+    _, out, _ = run(capsys, *common, "--steps", 9, "--output", tmp_path / "whole.npz")
+    whole = re.search(r"the last step's loss was (.*)", out)[1]
+    process = program(*common, "--steps", 3000, "--output", tmp_path / "broken.npz", "--save-every", 0.02)
+    while not (tmp_path / "broken.npz").exists() and process.poll() is None:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    status, out, _ = run(capsys, *common, "--output", tmp_path / "broken.npz", "--resume", "--minutes", 1e-9)
+    assert status == 0 and "1 steps in" in out
+    status, out, _ = run(capsys, *common, "--steps", 9, "--output", tmp_path / "whole.npz", "--resume")
+    assert status == 0 and "all 9 steps had been taken already" in out and float(whole) > 0
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (["train", "--model", "gpt"], "name one with --data"), (["generate", "x", "--model", "none.npz"], "train --model gpt"),
+    (["train", "--model", "gpt", "--data", "short.txt"], "holds 5 characters"),
+    (["train", "--model", "gpt", "--data", "binary.txt"], "is not UTF-8 text: byte 1 is 0xff"),
+])
+def test_a_gpt_refuses(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "short.txt").write_text("short")
+    (tmp_path / "binary.txt").write_bytes(b"a\xff")
+    status, _, err = run(capsys, *arguments)
+    assert status == 2 and message in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("prompt, message", [("", "the prompt is empty"), ("Z", "text[0] is 'Z'")])
+def test_prompts_that_cannot_be_continued(prompt, message, written, capsys):
+    status, out, err = run(capsys, "generate", "--model", written / "gpt.npz", prompt)
+    assert status == 2 and message in err and not out
+
+
+def test_a_gpt_is_no_translator(written, trained, capsys):
+    assert "it holds a GPT, not a Transformer" in run(capsys, "translate", "--model", written / "gpt.npz", "x")[2]
+    assert "it holds a Transformer, not a GPT" in run(capsys, "generate", "--model", trained / "model.npz", "x")[2]

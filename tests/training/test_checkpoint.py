@@ -374,4 +374,17 @@ def test_the_header_is_readable_text(path):
         header = json.loads(str(file["header"]))
         names = [f"{kind}.{name}" for kind in ("model", "first", "second") for name in named_parameters(a_model())]
         assert sorted(file.files) == sorted(["header", *names])
-    assert header == {"format": 1, "config": asdict(SMALL), "step": 17, "notes": {"day": 3}}
+    assert header == {"format": 1, "kind": "Transformer", "config": asdict(SMALL), "step": 17, "notes": {"day": 3}}
+
+
+def test_a_model_of_another_kind_has_its_own_checkpoints(tmp_path):
+    from numpy_transformer import GPT, GPTConfig
+
+    config = GPTConfig(7, 8, 2, 12, 1, 5)
+    gpt = GPT.init(np.random.default_rng(0), config)
+    save(tmp_path / "gpt.npz", gpt, config)
+    loaded = load(tmp_path / "gpt.npz", GPT, GPTConfig)
+    np.testing.assert_array_equal(loaded.model.embedding.table, gpt.embedding.table)
+    assert loaded.config == config
+    with pytest.raises(ValueError, match="it holds a GPT, not a Transformer"):
+        load(tmp_path / "gpt.npz")
