@@ -26,7 +26,7 @@ def split_heads(x: Array, heads: int) -> Array:
 
 
 def merge_heads(x: Array) -> Array:
-    """(B, H, T, K) → (B, T, H·K): the inverse of split_heads, and therefore also its pullback."""
+    """(B, H, T, K) → (B, T, H·K): it only moves numbers about, so it undoes split_heads and is its pullback too."""
     B, H, T, K = x.shape
     return x.swapaxes(1, 2).reshape(B, T, H * K)  # (B, T, D)
 
@@ -38,9 +38,9 @@ class MultiHeadAttention:
         head_h = attention(x W^Q_h, memory W^K_h, memory W^V_h)
         y = concat(head_1 … head_H) W^O
 
-    Going back, every step is undone in the opposite order: the output layer, the merging of the
-    heads (a change of shape, so its pullback is the splitting), attention, and the three
-    projections. The memory is used twice, as keys and as values, so its two gradients add.
+    Going back, the gradient passes the steps in the opposite order: the output layer, the merging
+    of the heads (which only moves numbers about, so its pullback moves them back), attention, and
+    the three projections. The memory is used twice, as keys and as values, so its two gradients add.
 
     layer(x, memory, mask) takes x (B, T, D), memory (B, S, D) and a mask that broadcasts to
     (B, H, T, S), True = may attend; it returns y (B, T, D) and backward(dy) → (gradient, dx,

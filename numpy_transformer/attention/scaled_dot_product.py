@@ -26,7 +26,7 @@ import math
 
 import numpy as np
 
-from ..foundations.checks import as_float, check_rank, check_width
+from ..foundations.checks import as_float, check_number, check_rank, check_width
 from ..foundations.dropout import dropout
 from ..foundations.pullback import Array
 from .masks import check_mask
@@ -90,6 +90,7 @@ def scaled_dot_product_attention(q: Array, k: Array, v: Array, mask: Array | Non
     The pullback holds q, k, v and the weights: T·K + S·K + S·M + T·S numbers per leading index, and
     with dropout T·S more, and T·S bytes.
     """
+    check_number("dropout_rate", dropout_rate, 0, 1)
     v = as_float("v", v)                                          # (..., S, M)
     if v.ndim != np.ndim(k) or v.shape[:-1] != np.shape(k)[:-1]:
         raise ValueError(f"k has shape {np.shape(k)}, v {v.shape}: they differ before the last axis")

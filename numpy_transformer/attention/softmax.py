@@ -11,12 +11,14 @@ def softmax(x: Array):
 
         yᵢ = exp(xᵢ) / Σⱼ exp(xⱼ)
 
-    ∂yᵢ/∂xⱼ = yᵢ(δᵢⱼ − yⱼ): on the diagonal yᵢ(1 − yᵢ), off it −yᵢyⱼ, since one weight can only grow
-    at the cost of the others. With the upstream gradient dy
+    exp(c) cancels above and below, so the row's maximum is subtracted first: no exp can overflow. By
+    the quotient rule ∂yᵢ/∂xⱼ = yᵢ(δᵢⱼ − yⱼ), where δᵢⱼ is 1 if i = j and else 0: on the
+    diagonal yᵢ(1 − yᵢ), off it −yᵢyⱼ, since one weight can only grow at the cost of the others. With
+    the upstream gradient dy
 
         dxⱼ = Σᵢ dyᵢ ∂yᵢ/∂xⱼ = yⱼ (dyⱼ − Σᵢ dyᵢ yᵢ)
 
-    which takes two passes over a row and never builds the N × N Jacobian.
+    which takes two passes over a row and never builds the N × N table of these, the Jacobian.
 
     Parameters: x (..., N); −inf marks an entry that may get no weight. Returns y (..., N) and
     backward(dy) → dx. A row that is all −inf gives zeros, and so does its gradient. float16 is
@@ -40,7 +42,7 @@ def softmax(x: Array):
         y = x - shift                                             # (..., N)  the shift cancels; exp cannot overflow
     np.exp(y, out=y)
     total = y @ np.ones(y.shape[-1], y.dtype)                     # (...)  a product with ones: half the time of .sum
-    y /= np.maximum(total, 1)[..., None]  # a maximum alone adds 1 to the total; only a row all hidden has less
+    y /= np.maximum(total, 1)[..., None]  # the maximum gives exp(0) = 1: a total below 1 is a row all hidden
     y = y.astype(given, copy=False)                               # (..., N)
 
     def backward(dy):                                             # (..., N)

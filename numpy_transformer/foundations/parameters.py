@@ -42,7 +42,8 @@ def map_tree(f: Callable, *trees):
     if isinstance(first, tuple):
         if any(len(tree) != len(first) for tree in trees):
             raise TypeError(f"trees differ in form: tuples of {[len(tree) for tree in trees]} stand in one place")
-        return tuple(map_tree(f, *parts) for parts in zip(*trees))
+        mapped = tuple(map_tree(f, *parts) for parts in zip(*trees))
+        return first if all(new is old for new, old in zip(mapped, first)) else mapped
     changed = {}
     for name in field_names(type(first)):
         part = getattr(first, name)

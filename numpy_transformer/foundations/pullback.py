@@ -1,7 +1,7 @@
-"""The pullback: every operation returns its result and the function that reverses it.
+"""The pullback: every operation returns its result and the function that carries the gradient back through it.
 
     y, backward = f(x)        # forward: compute y
-    dx = backward(dy)         # backward: ∂loss/∂y goes in, ∂loss/∂x comes out
+    dx = backward(dy)         # backward: ∂loss/∂y, the upstream gradient, goes in, ∂loss/∂x comes out
 
 That is the whole engine of this book. Each operation is written once, on one page, with both
 passes: `backward` is a nested function, so it sees what the forward pass computed under the names
@@ -26,12 +26,14 @@ Take y = w·(w·x), one weight in two places:
 >>> y, backward(1.0)                          # y = w²x,  ∂y/∂w = 2wx,  ∂y/∂x = w²
 (18.0, (12.0, 9.0))
 
-Three rules hold on every page:
+Four rules hold on every page:
 
 * dx is ∂loss/∂x: it has the shape of x, and `backward` returns the gradients of all arguments in
   the order of the arguments. A layer's own parameters count as argument 0.
 * `backward` is pure: called twice it answers the same, and neither pass ever writes into an array
   that the caller can see.
+* The gradient of a layer is a layer, so its parts bear the parts' names: in a layer's `backward`,
+  `weight` is ∂loss/∂weight.
 * What was used twice receives the sum of its gradients, in sight.
 """
 

@@ -77,8 +77,8 @@ class FeedForward:
 
         y = dropout(f(x W₁ + b₁)) W₂ + b₂
 
-    layer(x, rng) takes x (..., D) and returns y (..., D) and backward(dy) → (gradient, dx), the four
-    steps undone from last to first. `activation` is relu, gelu, gelu_tanh, or any f → y, backward.
+    layer(x, rng) takes x (..., D) and returns y (..., D) and backward(dy) → (gradient, dx), the gradient
+    passes the four steps from last to first. `activation` is relu, gelu, gelu_tanh, or any f → y, backward.
     """
 
     expand: Linear    # W₁ (D, F)

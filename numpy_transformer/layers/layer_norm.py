@@ -29,8 +29,8 @@ class LayerNorm:
 
         dx = s (dx̂ − mean(dx̂) − x̂ mean(dx̂ ⊙ x̂))      dγ = Σ dy ⊙ x̂      dβ = Σ dy   over all rows
 
-    so dx has no part along the constant vector and (but for ε) none along x̂: what the
-    normalisation removes going forward cannot come back.
+    (The μ inside σ² adds nothing, since Σ(x − μ) = 0.) So dx has no part along the constant vector
+    and, but for ε, none along x̂: what the normalisation removes going forward cannot come back.
 
     layer(x) takes x (..., D) and returns y (..., D) and backward(dy) → (gradient, dx). Raises
     ValueError if x is not D wide.

@@ -31,7 +31,7 @@ class DecoderLayer:
         x ← residual(cross-attention over the memory)(x)       queries: the target; keys, values: the source
         y = residual(feed-forward)(x)
 
-    Self-attention is masked: no word may see a later one. Cross-attention needs no causal mask,
+    The caller masks self-attention with `causal_mask`, so that no word sees a later one. Cross-attention needs no causal mask,
     since the source is known to its end, but its padding has to be hidden.
 
     layer(x, memory, mask, memory_mask, rng) takes x (B, T, D), memory (B, S, D) and masks that
@@ -137,7 +137,7 @@ class Decoder:
     norm: LayerNorm | None
 
     def __post_init__(self):
-        if not isinstance(self.layers, tuple):  # what walks a parameter tree passes over lists
+        if not isinstance(self.layers, tuple):  # map_tree looks into tuples, not into lists
             raise TypeError(f"layers must be a tuple, not {type(self.layers).__name__}")
 
     def __call__(self, x, memory, mask=None, memory_mask=None, rng=None):

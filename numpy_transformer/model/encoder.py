@@ -82,7 +82,7 @@ class Encoder:
     norm: LayerNorm | None
 
     def __post_init__(self):
-        if not isinstance(self.layers, tuple):  # what walks a parameter tree passes over lists
+        if not isinstance(self.layers, tuple):  # map_tree looks into tuples, not into lists
             raise TypeError(f"layers must be a tuple, not {type(self.layers).__name__}")
 
     def __call__(self, x, mask=None, rng=None):

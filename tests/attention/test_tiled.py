@@ -162,3 +162,10 @@ ONES = np.ones((2, 3, 4))
 def test_refused(attempt, error, message):
     with pytest.raises(error, match=message):
         attempt()
+
+
+@pytest.mark.parametrize("score", [-19, -39, -41, -60, -79, -81, -1000])
+def test_a_key_alone_has_all_the_weight_however_far_it_is(score):
+    q, k, v = (np.array([[x]], np.float32) for x in (1, score, 3))
+    y, backward = tiled_attention(q, k, v)
+    assert y == 3 and backward(np.ones_like(y))[2] == 1

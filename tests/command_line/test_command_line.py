@@ -204,7 +204,7 @@ def test_gradcheck_of_one_component(capsys):
     status, out, _ = run(capsys, "gradcheck", "softmax", "--seed", 5)
     assert status == 0 and out.splitlines()[-1].startswith("1 components, 0 wrong")
     status, _, err = run(capsys, "gradcheck", "no such thing")
-    assert status == 2 and "no component is called no such thing" in err
+    assert status == 2 and "no component is called no such thing; there are linear; dropout" in err
 
 
 def test_a_wrong_gradient_is_reported_and_fails(capsys, monkeypatch):

@@ -267,3 +267,10 @@ ZEROS = np.zeros((2, 5))
 def test_what_does_not_fit_is_named(logits, targets, settings, error, message):
     with pytest.raises(error, match=message):
         cross_entropy(logits, targets, **settings)
+
+
+def test_the_mean_of_equal_losses_is_each_of_them():
+    row = np.random.default_rng(0).normal(size=(1, 7)).astype(np.float32)
+    one, _ = cross_entropy(row, np.array([3]))
+    for n in (3, 5, 7, 11, 1000):
+        assert cross_entropy(np.repeat(row, n, axis=0), np.full(n, 3))[0] == pytest.approx(one, rel=1e-12)

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numpy_transformer import Transformer, TransformerConfig, from_vector, named_parameters, to_vector
+from numpy_transformer import Transformer, TransformerConfig, from_vector, map_tree, named_parameters, to_vector
 from numpy_transformer.training.adam import Adam
-from numpy_transformer.training.batches import make_batch
+from numpy_transformer.training.batches import Batch, make_batch
 from numpy_transformer.training.loop import Progress, TrainingConfig, training_steps
 from numpy_transformer.training.workers import BLAS_THREADS, Workers, loss_and_gradient
 from strategies import assert_close, assert_same, randomised
@@ -46,6 +46,10 @@ def test_loss_and_gradient_are_those_of_one(team):
         expected = named_parameters(expected)
         for name, array in named_parameters(gradient).items():
             assert_close(array, expected[name], 1e-12)
+
+
+def test_there_are_as_many_as_asked_for(team):
+    assert len(team._processes) == len(team._connections) == 2
 
 
 def test_workers_follow_the_model_when_it_is_stepped(team):
@@ -111,3 +115,24 @@ def test_share_scales_loss_and_gradient():
 def test_refused(count):
     with pytest.raises(ValueError, match="^count must be a whole number of at least 1"):
         Workers(make_model(), count)
+
+
+def test_each_worker_has_holes_of_its_own():
+    model, batch, seed, expected = make_model(0.5), make_batch(EXAMPLES), (3, 1, 7), 0
+    with Workers(model, 2) as team:
+        loss, _ = team.loss_and_gradient(batch, seed=seed)
+    for w in range(2):
+        part = Batch(*(rows[w::2] for rows in (batch.source, batch.target_input, batch.target_output)))
+        expected += loss_and_gradient(model, part, rng=np.random.default_rng((*seed, w)),
+                                      share=part.tokens / batch.tokens)[0]
+    assert loss == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_resumed_run_of_workers_is_the_unbroken_run():
+    model, losses = make_model(0.3, np.float32), []
+    config = TrainingConfig(steps=4, batch_size=3, warmup_steps=5)
+    for progress in training_steps(Progress(model, Adam(0.0).init(model)), EXAMPLES, config, 2):
+        losses.append(progress.loss)
+        if progress.step == 2:
+            kept = map_tree(np.copy, progress)
+    assert [p.loss for p in training_steps(kept, EXAMPLES, config, 2)] == losses[2:]

@@ -414,7 +414,7 @@ def test_the_model_yielded_is_stepped_in_place_and_the_one_given_is_not():
 def test_a_step_by_hand(window, length):
     start = beginning(dropout_rate=0.2)
     config = TrainingConfig(steps=2, batch_size=3, warmup_steps=5, rate_factor=0.7, label_smoothing=0.2, max_norm=0.01,
-                            weight_decay=0.3, seed=6)
+                            weight_decay=0.3, cooldown_steps=3, seed=6)
     model, state = start.model, start.optimiser
     run = list(map(kept, gpt_training_steps(read_only(start), read_only(IDS), config, window=window)))
     for step, progress in enumerate(run, start=1):
@@ -423,7 +423,7 @@ def test_a_step_by_hand(window, length):
         loss, loss_backward = cross_entropy(logits, targets, label_smoothing=0.2)
         gradient, norm = clip_gradients(backward(loss_backward()), 0.01)
         assert norm > 0.01
-        rate = 0.7 * warmup_schedule(step, 32, 5)
+        rate = 0.7 * warmup_schedule(step, 32, 5) * ((3 - step) / 3)
         model, state = Adam(0.0, weight_decay=0.3).update(model, gradient, state, rate)
         assert (progress.loss, progress.tokens) == (loss, 3 * length)
         assert_same(progress.model, model)
@@ -457,3 +457,9 @@ def test_the_loss_of_a_text_counts_every_word_but_the_first(count):
 
 def test_the_loss_of_a_text_without_a_second_word():
     assert text_loss(make(), [1]) == text_loss(make(), []) == 0.0
+
+
+def test_the_loss_of_a_text_is_without_dropout():
+    make = lambda **c: GPT.init(np.random.default_rng(0), GPTConfig(7, 8, 2, 5, 1, 5, **c), dtype=np.float64)
+    ids = np.random.default_rng(2).integers(7, size=13)
+    assert text_loss(make(dropout_rate=0.9, attention_dropout_rate=0.9), ids) == text_loss(make(), ids)

@@ -253,8 +253,10 @@ def test_what_does_not_fit_is_refused(change, message):
 
 
 def test_a_layer_is_a_value():
+    layer = square()
     with pytest.raises(FrozenInstanceError):
-        square().heads = 3
+        layer.heads = 3
+    assert layer != replace(layer)  # arrays are compared by nobody
 
 
 @pytest.mark.parametrize("width, heads, groups, message", [
