@@ -2,7 +2,7 @@
 
 import argparse
 import hashlib
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,9 @@ def train_gpt(arguments: argparse.Namespace) -> int:
             "dropout": shape.dropout_rate, "batch_size": config.batch_size, "warmup_steps": config.warmup_steps,
             "seed": config.seed, "steps": config.steps})
     else:
-        vocabulary, config = CharacterVocabulary.build(text), training_config(arguments)
+        vocabulary = CharacterVocabulary.build(text)
+        # Each batch is another cut of the text, so nothing needs smoothing, and a deep narrow stack wants a lower rate.
+        config = replace(training_config(arguments), rate_factor=0.3, label_smoothing=0.0)
         shape = GPTConfig(len(vocabulary), arguments.width, arguments.heads, 4 * arguments.width, arguments.layers,
                           arguments.max_length, arguments.dropout)
         model = GPT.init(np.random.default_rng(arguments.seed), shape)

@@ -84,15 +84,18 @@ class Workers:
     def loss_and_gradient(self, batch: Batch, *, label_smoothing: float = 0.0, seed: tuple[int, ...] = (0,)):
         """The mean loss of a batch and its gradient; worker w drops out with generator (*seed, w).
 
-        The gradient lies in shared memory: it is good until the next call. Raises RuntimeError with
-        what a worker said if one of them failed.
+        The gradient lies in shared memory: it is good until the next call. Raises what a worker
+        raised, or ChildProcessError if one of them was killed.
         """
         count = len(self._connections)
-        for w, connection in enumerate(self._connections):
-            part = Batch(*(rows[w::count] for rows in (batch.source, batch.target_input, batch.target_output)))
-            share = part.tokens / max(batch.tokens, 1)
-            connection.send(_Task(part, share, label_smoothing, (*seed, w)))
-        answers = [connection.recv() for connection in self._connections]
+        try:
+            for w, connection in enumerate(self._connections):
+                part = Batch(*(rows[w::count] for rows in (batch.source, batch.target_input, batch.target_output)))
+                share = part.tokens / max(batch.tokens, 1)
+                connection.send(_Task(part, share, label_smoothing, (*seed, w)))
+            answers = [connection.recv() for connection in self._connections]
+        except (EOFError, OSError):
+            raise ChildProcessError("a worker process was killed: there is no answer from it") from None
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer

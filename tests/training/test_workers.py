@@ -80,6 +80,14 @@ def test_a_worker_that_fails_says_so_and_goes_on(team):
     assert team.loss_and_gradient(batch)[0] == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
 
 
+def test_a_worker_that_is_killed_is_missed():
+    with Workers(make_model(), 2) as workers:
+        workers._processes[1].kill()
+        workers._processes[1].join()
+        with pytest.raises(ChildProcessError, match="^a worker process was killed"):
+            workers.loss_and_gradient(make_batch(EXAMPLES))
+
+
 def test_the_environment_is_left_as_it_was(monkeypatch):
     monkeypatch.setenv(BLAS_THREADS[0], "7")
     monkeypatch.delenv(BLAS_THREADS[1], raising=False)
