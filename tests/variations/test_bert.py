@@ -326,3 +326,15 @@ def test_a_rate_is_a_rate(rate):
 def test_the_number_of_layers_is_a_count(layers):
     with pytest.raises(ValueError, match="^layers must be a whole number of at least 0"):
         Bert.init(np.random.default_rng(0), V, D, H, F, layers)
+
+
+def test_a_sentence_of_no_words():
+    model = make()
+    hidden, backward = model(np.zeros((2, 0), int))
+    assert hidden.shape == (2, 0, D)
+    assert not any(array.any() for array in named_parameters(backward(np.zeros((2, 0, D)))).values())
+
+
+def test_a_model_is_equal_to_itself_alone():
+    model = make()
+    assert model == model and model != replace(model)
