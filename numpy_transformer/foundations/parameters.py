@@ -107,8 +107,8 @@ def parameter_count(tree) -> int:
 
 def to_vector(tree) -> Array:
     """Copy all arrays of a tree, one after another, into one new vector of length P."""
-    arrays = named_parameters(tree).values()
-    return np.concatenate([array.ravel() for array in arrays])  # (P,)
+    arrays = [array.ravel() for array in named_parameters(tree).values()]
+    return np.concatenate(arrays or [np.empty(0)])  # (P,)
 
 
 def from_vector(tree, vector: Array):

@@ -6,19 +6,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from ..foundations.checks import check_number, check_shape
-from ..foundations.parameters import map_tree, named_parameters
+from ..foundations.parameters import map_tree, named_parameters, to_vector
 from ..foundations.pullback import Array
 
-CHUNK = 1 << 15  # numbers updated at a time, few enough for all that is made of them to stay in the cache
+CHUNK = 1 << 15  # numbers stepped at a time: few enough to stay in the cache, enough for calling NumPy not to count
 
 
 @dataclass(frozen=True, eq=False)
 class AdamState:
-    """How often the optimiser has stepped, and both moments of each parameter, in the parameters' order."""
+    """How often the optimiser has stepped, and both moments of all P parameters, in the order of `to_vector`."""
 
     step: int
-    first: tuple[Array, ...]   # m
-    second: tuple[Array, ...]  # v
+    first: Array   # (P,)  m
+    second: Array  # (P,)  v
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ class Adam:
 
     def init(self, model) -> AdamState:
         """Return the state before the first step: no step taken, moments 0."""
-        first, second = (tuple(map(np.zeros_like, named_parameters(model).values())) for _ in range(2))
-        return AdamState(0, first, second)
+        return AdamState(0, np.zeros_like(to_vector(model)), np.zeros_like(to_vector(model)))
 
     def update(self, model, gradient, state: AdamState, learning_rate: float | None = None, *, in_place: bool = False):
         """Return the stepped model and the new state; what was given stays as it was.
@@ -64,32 +63,52 @@ class Adam:
         rate = self.learning_rate if learning_rate is None else learning_rate
         check_number("learning_rate", rate)
         parameters, gradients = named_parameters(model), named_parameters(gradient)
-        if gradients.keys() != parameters.keys() or len(state.first) != len(parameters):
-            raise ValueError(f"model has {len(parameters)} parameters, gradient {len(gradients)} and state "
-                             f"{len(state.first)}, or their names differ")
-        for (name, p), m, v in zip(parameters.items(), state.first, state.second, strict=True):
+        if gradients.keys() != parameters.keys():
+            raise ValueError(f"model has {len(parameters)} parameters, gradient {len(gradients)}, or their names differ")
+        for name, p in parameters.items():
             check_shape(f"gradient of {name or 'the array'}", gradients[name], p.shape)
-            check_shape(f"first moment of {name or 'the array'}", m, p.shape)
-            check_shape(f"second moment of {name or 'the array'}", v, p.shape)
-            if in_place and not all(array.flags.c_contiguous for array in (p, m, v)):
+            if in_place and not p.flags.c_contiguous:
                 raise ValueError(f"parameter {name} is a strided view: it cannot be stepped in place")
+        for name in ("first", "second"):
+            check_shape(f"{name} moment", getattr(state, name), (sum(p.size for p in parameters.values()),))
         if not in_place:
-            model, first, second = map_tree(lambda array: array.copy(order="C"), (model, state.first, state.second))
-            parameters, state = named_parameters(model), AdamState(state.step, first, second)
-        t = state.step + 1
-        step_size, correction = rate / (1 - self.beta1**t), 1 / (1 - self.beta2**t)
-        for (name, whole), *moments in zip(parameters.items(), state.first, state.second):
-            decay = rate * self.weight_decay if whole.ndim >= 2 else 0.0
-            rows = [array.reshape(-1) for array in (whole, gradients[name], *moments)]
-            for start in range(0, whole.size, CHUNK):
-                p, g, m, v = (row[start : start + CHUNK] for row in rows)  # (N,), (N,), (N,), (N,)
-                m *= self.beta1                      # (N,)
-                m += (1 - self.beta1) * g            # (N,)
-                v *= self.beta2                      # (N,)
-                v += (1 - self.beta2) * g * g        # (N,)
-                if decay:
-                    p *= 1 - decay                   # (N,)
-                size = np.sqrt(v * correction)       # (N,)  √v̂
-                size += self.epsilon                 # (N,)
-                p -= step_size * m / size            # (N,)
+            model, state = map_tree(lambda array: array.copy(order="C"), (model, state))
+            parameters = named_parameters(model)
+        if self.weight_decay:
+            for p in parameters.values():
+                if p.ndim >= 2:
+                    p *= 1 - rate * self.weight_decay  # (...)
+        t, start = state.step + 1, 0
+        root = math.sqrt(1 - self.beta2**t)          # √v̂ = √v / root, so η m̂ / (√v̂ + ε) = η root m̂ / (√v + root ε)
+        step_size, epsilon = rate * root / (1 - self.beta1**t), root * self.epsilon
+        for pieces in _pieces(parameters.values(), gradients.values()):
+            g = np.concatenate([gradient for _, gradient in pieces])  # (N,)
+            here = slice(start, start := start + len(g))
+            m, v = state.first[here], state.second[here]  # (N,), (N,)
+            m *= self.beta1                          # (N,)
+            m += (1 - self.beta1) * g                # (N,)
+            v *= self.beta2                          # (N,)
+            v += (1 - self.beta2) * g * g            # (N,)
+            step = np.sqrt(v)                        # (N,)
+            step += epsilon                          # (N,)
+            np.divide(m, step, out=step)
+            step *= step_size                        # (N,)
+            done = 0
+            for p, _ in pieces:
+                p -= step[done : (done := done + len(p))]  # (N,)
         return model, AdamState(t, state.first, state.second)
+
+
+def _pieces(parameters, gradients):
+    """Deal out parameters and gradients, flat, about CHUNK numbers at a time: long arrays cut, short ones collected."""
+    pieces, size = [], 0
+    for p, g in zip(parameters, gradients):
+        p, g = p.reshape(-1), g.reshape(-1)          # (N,), (N,)
+        for start in range(0, len(p), CHUNK):
+            pieces.append((p[start : start + CHUNK], g[start : start + CHUNK]))
+            size += len(pieces[-1][0])
+            if size >= CHUNK:
+                yield pieces
+                pieces, size = [], 0
+    if pieces:
+        yield pieces

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..foundations.checks import check_count
-from ..foundations.parameters import named_parameters, replace_parameters
+from ..foundations.parameters import from_vector, named_parameters, replace_parameters, to_vector
 from ..model.config import TransformerConfig
 from ..model.transformer import Transformer
 from .adam import AdamState
@@ -37,8 +37,9 @@ def save(path, model, config, *, optimiser: AdamState | None = None,
     path = Path(path)
     arrays = {f"model.{name}": array for name, array in named_parameters(model).items()}
     if optimiser is not None:
-        for name, first, second in zip(named_parameters(model), optimiser.first, optimiser.second, strict=True):
-            arrays |= {f"first.{name}": first, f"second.{name}": second}
+        for moment in ("first", "second"):
+            moments = from_vector(model, getattr(optimiser, moment))
+            arrays |= {f"{moment}.{name}": array for name, array in named_parameters(moments).items()}
     header = {"format": FORMAT, "kind": type(model).__name__, "config": asdict(config),
               "step": optimiser and optimiser.step, "notes": notes or {}}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -83,7 +84,7 @@ def load(path, kind: type = Transformer, config_kind: type = TransformerConfig) 
                 raise ValueError(f"entry {name!r} of dtype {array.dtype} holds what is no finite number")
             found[kind][parameter] = array
         model, *moments = (replace_parameters(model, found[kind]) for kind in kinds)
-        optimiser = AdamState(header["step"], *(tuple(named_parameters(m).values()) for m in moments)) if moments else None
+        optimiser = AdamState(header["step"], *map(to_vector, moments)) if moments else None
         return Checkpoint(model, config, optimiser, header["notes"])
     except OSError:
         raise

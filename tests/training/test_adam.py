@@ -72,7 +72,7 @@ def test_float32_stays_float32_and_is_really_updated(tree, settings, rng):
 def test_float64_gradients_do_not_lift_a_float32_model():
     model, gradient = np.ones(3, np.float32), np.array([1.0, -2.0, 3.0])
     (found, state) = run(Adam(0.1), model, [gradient])[-1]
-    assert found.dtype == state.first[0].dtype == state.second[0].dtype == np.float32
+    assert found.dtype == state.first.dtype == state.second.dtype == np.float32
     assert_close(found, [0.9, 1.1, 0.9], 1e-6)
 
 
@@ -115,8 +115,8 @@ def test_the_settings_are_the_papers_unless_given():
 def test_the_moments_after_one_step():
     _, (_, state) = run(Adam(0.1), np.array([5.0, 6.0]), [np.array([1.0, -3.0])])
     assert state.step == 1
-    assert_close(state.first[0], [0.1, -0.3], 1e-15)
-    assert_close(state.second[0], [0.02, 0.18], 1e-15)
+    assert_close(state.first, [0.1, -0.3], 1e-15)
+    assert_close(state.second, [0.02, 0.18], 1e-15)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
@@ -151,7 +151,7 @@ def test_a_rate_of_zero_moves_the_moments_and_nothing_else(rng=np.random.default
     model, gradient = rng.normal(size=(2, 2, 3))
     found, state = Adam(0.1, weight_decay=0.1).update(model, gradient, Adam(0.1).init(model), 0.0)
     assert_same(found, model)
-    assert state.step == 1 and state.first[0].all() and state.second[0].all()
+    assert state.step == 1 and state.first.all() and state.second.all()
 
 
 # ── Weight decay ─────────────────────────────────────────────────────────────────────────────────
@@ -232,9 +232,8 @@ def test_the_moments_of_two_states_lie_in_memory_of_their_own():
 def test_the_first_state_has_taken_no_step_and_holds_zeros():
     model = (Linear(np.ones((2, 3), np.float32), np.ones(3, np.float32)), None, "a setting")
     state = Adam(0.1).init(model)
-    zeros = (np.zeros((2, 3), np.float32), np.zeros(3, np.float32))
     assert state.step == 0
-    assert_same((state.first, state.second), (zeros, zeros))
+    assert_same((state.first, state.second), (np.zeros(9, np.float32), np.zeros(9, np.float32)))
 
 
 def test_settings_and_missing_parts_go_through():
@@ -276,26 +275,20 @@ def test_a_rate_out_of_bounds_is_named(rate):
 LAYER = Linear(np.ones((2, 3)), np.ones(3))
 
 
-@pytest.mark.parametrize("other", [(np.ones(6),), (np.ones(6), np.ones(3), np.ones(2)), ()], ids=len)
-def test_the_state_of_a_model_with_another_number_of_parameters_is_refused(other):
-    model, optimiser = LAYER, Adam(0.1)
-    with pytest.raises(ValueError, match=f"^model has 2 parameters, gradient 2 and state {len(other)}, or"):
-        optimiser.update(model, model, optimiser.init(other))
-
-
 @pytest.mark.parametrize("moment", ["first", "second"])
-@pytest.mark.parametrize("shape", [(3, 2), (6,), (1, 3), (2, 4), ()], ids=str)
-def test_the_state_of_a_model_of_another_shape_is_refused_by_name(moment, shape):
-    state = replace(Adam(0.1).init(LAYER), **{moment: (np.ones(shape), np.ones(3))})
-    with pytest.raises(ValueError, match=rf"moment of weight has shape {re.escape(str(shape))}: expected \(2, 3\)"):
-        Adam(0.1).update(LAYER, LAYER, state)
+@pytest.mark.parametrize("shape", [(8,), (10,), (9, 1), (3, 3), (0,), ()], ids=str)
+@pytest.mark.parametrize("in_place", [False, True])
+def test_the_state_of_another_model_is_refused_before_anything_is_stepped(moment, shape, in_place):
+    model = Linear(np.ones((2, 3)), np.ones(3))
+    state = replace(Adam(0.1).init(model), **{moment: np.ones(shape)})
+    with pytest.raises(ValueError, match=rf"^{moment} moment has shape {re.escape(str(shape))}: expected \(9,\)$"):
+        Adam(0.1).update(model, model, state, in_place=in_place)
+    assert (to_vector(model) == 1).all() and (getattr(state, moment) == 1).all()
 
 
-@pytest.mark.parametrize("second", [(), (np.zeros((2, 3)),), (np.zeros((2, 3)), np.zeros(3), np.zeros(1))], ids=len)
-def test_a_state_that_lacks_a_second_moment_is_refused(second):
-    state = replace(Adam(0.1).init(LAYER), second=second)
-    with pytest.raises(ValueError):
-        Adam(0.1).update(LAYER, LAYER, state)
+def test_a_model_without_parameters_is_stepped_by_doing_nothing():
+    model, state = Adam(0.1).update((None, "a setting"), (None, "a setting"), Adam(0.1).init((None, "a setting")))
+    assert model == (None, "a setting") and (state.step, state.first.size) == (1, 0)
 
 
 @pytest.mark.parametrize("gradient", [
