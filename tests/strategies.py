@@ -66,7 +66,7 @@ def layouts(x):
     """x again in other memory: columns first, every second entry of a longer array, backwards"""
     yield np.asfortranarray(x)
     if x.ndim:
-        wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), np.nan, x.dtype)
+        wide = np.full((*x.shape[:-1], 2 * x.shape[-1]), np.nan if x.dtype.kind == "f" else -1, x.dtype)
         wide[..., ::2] = x
         yield wide[..., ::2]
         yield np.ascontiguousarray(x[::-1])[::-1]

@@ -21,12 +21,16 @@ from .scaled_dot_product import attention_weights, scaled_dot_product_attention
 
 def split_heads(x: Array, heads: int) -> Array:
     """(B, T, H·K) → (B, H, T, K): cut the last axis into heads, and let the heads be a batch."""
+    if x.ndim != 3 or x.shape[-1] % heads:
+        raise ValueError(f"x has shape {x.shape}: expected (B, T, H·K) with {heads} heads")
     B, T, D = x.shape
     return x.reshape(B, T, heads, D // heads).swapaxes(1, 2)  # (B, H, T, K)
 
 
 def merge_heads(x: Array) -> Array:
     """(B, H, T, K) → (B, T, H·K): it only moves numbers about, so it undoes split_heads and is its pullback too."""
+    if x.ndim != 4:
+        raise ValueError(f"x has shape {x.shape}: expected (B, H, T, K)")
     B, H, T, K = x.shape
     return x.swapaxes(1, 2).reshape(B, T, H * K)  # (B, T, D)
 

@@ -26,7 +26,7 @@ import math
 
 import numpy as np
 
-from ..foundations.checks import as_float, check_number, check_rank, check_width
+from ..foundations.checks import as_float, check_count, check_number, check_rank, check_width
 from ..foundations.dropout import dropout
 from ..foundations.pullback import Array
 from .masks import check_mask
@@ -53,6 +53,7 @@ def attention_weights(q: Array, k: Array, mask: Array | None = None):
     check_width("k", k, q.shape[-1])
     if k.ndim != q.ndim or k.shape[:-2] != q.shape[:-2]:
         raise ValueError(f"q has shape {q.shape}, k {k.shape}: their leading axes differ")
+    check_count("width of q", q.shape[-1])
     scale = 1 / math.sqrt(q.shape[-1])  # a Python float, which leaves float32 as it is
     scores = q @ k.swapaxes(-1, -2)                               # (..., T, S)
     scores *= scale                                               # (..., T, S)

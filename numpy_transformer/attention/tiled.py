@@ -48,6 +48,7 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
     for name, block in (("query_block", query_block), ("key_block", key_block), ("threads", threads)):
         check_count(name, block)
     (*leading, T, K), (S, M) = q.shape, v.shape[-2:]
+    check_count("width of q", K)
     scale = 1 / math.sqrt(K)
     if mask is not None:
         check_mask(mask, (*leading, T, S))

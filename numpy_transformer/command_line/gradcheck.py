@@ -9,6 +9,7 @@ from ..attention.masks import causal_mask
 from ..attention.multi_head import MultiHeadAttention
 from ..attention.scaled_dot_product import attention_weights, scaled_dot_product_attention
 from ..attention.softmax import softmax
+from ..attention.tiled import tiled_attention
 from ..foundations.dropout import dropout
 from ..foundations.gradient_check import GradientError, check_gradients
 from ..foundations.linear import Linear
@@ -23,6 +24,9 @@ from ..model.decoder import Decoder, DecoderLayer
 from ..model.encoder import Encoder, EncoderLayer
 from ..model.transformer import Transformer
 from ..training.cross_entropy import cross_entropy
+from ..variations.bert import Bert
+from ..variations.gpt import GPT, GPTConfig
+from ..variations.grouped_query_attention import GroupedQueryAttention
 
 B, T, S, D, H, K, F, V = 2, 5, 7, 12, 3, 4, 11, 13
 TOLERANCE = 1e-7
@@ -53,6 +57,7 @@ def components(rng: np.random.Generator) -> Iterator[tuple[str, Callable, tuple]
     yield "attention_weights", lambda q, k: attention_weights(q, k, blind), (q, k)
     yield "scaled_dot_product_attention", lambda q, k, v: scaled_dot_product_attention(
         q, k, v, blind, dropout_rate=0.2, rng=noise()), (q, k, v)
+    yield "tiled_attention", lambda q, k, v: tiled_attention(q, k, v, blind, query_block=2, key_block=3), (q, k, v)
     heads = drawn(MultiHeadAttention.init(new, D, H, dropout_rate=0.2))
     yield "self_attention", lambda layer, x: layer.self_attention(x, causal, noise()), (heads, x)
     yield "cross_attention", lambda layer, x, memory: layer(x, memory, hidden, noise()), (heads, x, memory)
@@ -67,20 +72,12 @@ def components(rng: np.random.Generator) -> Iterator[tuple[str, Callable, tuple]
     yield "embedding", lambda layer: layer(ids), (drawn(Embedding.init(new, V, D)),)
     yield "learned_positions", lambda layer, x: layer(x, 1), (drawn(LearnedPositions.init(new, T + 2, D)), x)
     for norm_first in (True, False):
-        def wired(sublayer, norm, x):
-            y, y_backward = residual(sublayer, norm, x, norm_first=norm_first, dropout_rate=0.2, rng=noise())
-
-            def backward(dy):
-                d_norm, d_sublayer, dx = y_backward(dy)
-                return d_sublayer, d_norm, dx
-
-            return y, backward
-
         name = "pre-norm" if norm_first else "post-norm"
         rates = dict(norm_first=norm_first, dropout_rate=0.1, attention_dropout_rate=0.2, feed_forward_dropout_rate=0.3)
         encoder = drawn(Encoder((EncoderLayer.init(new, D, H, F, **rates),), LayerNorm.init(D)))
         decoder = drawn(Decoder((DecoderLayer.init(new, D, H, F, **rates),) * 2, LayerNorm.init(D)))
-        yield f"residual, {name}", wired, (drawn(Linear.init(new, D, D)), norm, x)
+        yield f"residual, {name}", lambda sublayer, norm, x: residual(
+            sublayer, norm, x, norm_first=norm_first, dropout_rate=0.2, rng=noise()), (drawn(Linear.init(new, D, D)), norm, x)
         yield f"encoder, {name}", lambda encoder, x: encoder(x, hidden, noise()), (encoder, memory)
         yield f"decoder, {name}", lambda decoder, x, memory: decoder(x, memory, causal, hidden, noise()), (decoder, x, memory)
     targets = rng.integers(0, V, (B, T))
@@ -95,6 +92,13 @@ def components(rng: np.random.Generator) -> Iterator[tuple[str, Callable, tuple]
                                    tie_embeddings=tied, share_vocabulary=tied, learned_positions=not tied)
         name = f"transformer, {'pre' if norm_first else 'post'}-norm, {'tied' if tied else 'untied'}"
         yield name, lambda model: model(source, target, pad=0, rng=noise()), (drawn(Transformer.init(new, config)),)
+
+    few = drawn(GroupedQueryAttention.init(new, D, 6, 2, dropout_rate=0.2))
+    yield "grouped_query_attention", lambda layer, x, memory: layer(x, memory, hidden, noise()), (few, x, memory)
+    bert = drawn(Bert.init(new, V, D, H, F, 2, max_length=S, dropout_rate=0.2))
+    yield "bert", lambda model: model(source, hidden, rng=noise()), (bert,)
+    gpt = drawn(GPT.init(new, GPTConfig(V, D, H, F, 2, T, 0.1, 0.2)))
+    yield "gpt", lambda model: model(target, noise()), (gpt,)
 
 
 def run(names: list[str], seed: int) -> int:

@@ -57,6 +57,11 @@ def check_count(name: str, value, least: int = 1) -> None:
         raise ValueError(f"{name} must be a whole number of at least {least}, not {value!r}")
 
 
+def check_generator(name: str, rng) -> None:
+    if not isinstance(rng, np.random.Generator):
+        raise TypeError(f"{name} must be a numpy.random.Generator such as np.random.default_rng(0), not {rng!r}")
+
+
 def check_number(name: str, value, least: float = 0.0, most: float = math.inf, *, above: bool = False) -> None:
     """Demand a finite number with least ≤ value ≤ most; `above` makes the lower bound strict."""
     real = isinstance(value, Real) and math.isfinite(value)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from .checks import as_float, check_number
+from .checks import as_float, check_generator, check_number
 from .pullback import Array
 
 
@@ -23,6 +23,8 @@ def dropout(x: Array, rate: float, rng: np.random.Generator | None):
     """
     x = as_float("x", x)                                                   # (...)
     check_number("rate", rate, 0, 1)
+    if rng is not None:
+        check_generator("rng", rng)
     dropped = round(rate * 65536)
     if rng is None or dropped == 0:
         return x, lambda dy: dy

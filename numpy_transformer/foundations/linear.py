@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .checks import as_float, check_count, check_shape, check_width
+from .checks import as_float, check_count, check_generator, check_shape, check_width
 from .pullback import Array
 
 
@@ -41,6 +41,7 @@ class Linear:
         that go forward, and 1/O, which keeps that of the gradients that come back (Glorot and
         Bengio 2010, section 4.2.1).
         """
+        check_generator("rng", rng)
         check_count("inputs", inputs)
         check_count("outputs", outputs)
         limit = math.sqrt(6 / (inputs + outputs))

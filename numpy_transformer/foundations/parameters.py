@@ -38,7 +38,7 @@ def map_tree(f: Callable, *trees):
     if any(type(tree) is not type(first) for tree in trees):
         raise TypeError(f"trees differ in form: {[type(tree).__name__ for tree in trees]} stand in one place")
     if isinstance(first, np.ndarray):
-        return f(*trees)
+        return _kept_array(f(*trees))
     if isinstance(first, tuple):
         if any(len(tree) != len(first) for tree in trees):
             raise TypeError(f"trees differ in form: tuples of {[len(tree) for tree in trees]} stand in one place")
@@ -51,6 +51,11 @@ def map_tree(f: Callable, *trees):
         if mapped is not part:
             changed[name] = mapped
     return replace(first, **changed) if changed else first  # a part without arrays stays the very same object
+
+
+def _kept_array(value):
+    """Undo NumPy's habit of answering a 0-d array with a bare number, which would be no parameter any more."""
+    return np.asarray(value) if isinstance(value, np.generic) else value
 
 
 @cache

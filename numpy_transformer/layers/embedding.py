@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from ..foundations.checks import as_ids, check_count
+from ..foundations.checks import as_ids, check_count, check_generator
 from ..foundations.pullback import Array
 
 
@@ -35,6 +35,7 @@ class Embedding:
         """Normal with variance 1/D: multiplied by √D, as the model does, every entry has variance 1."""
         check_count("vocabulary", vocabulary)
         check_count("width", width)
+        check_generator("rng", rng)
         return cls(rng.normal(0, width**-0.5, (vocabulary, width)).astype(dtype))
 
     def __call__(self, ids):

@@ -40,11 +40,12 @@ def gelu_tanh(x: Array):
     """
     x = as_float("x", x)                                        # (...)
     root = math.sqrt(2 / math.pi)
-    t = np.tanh(root * x * (1 + 0.044715 * x * x))              # (...)
+    near = np.clip(x, -10, 10)                                  # (...)  beyond, t is ±1, and x³ might overflow
+    t = np.tanh(root * near * (1 + 0.044715 * near * near))     # (...)
     y = 0.5 * x * (1 + t)                                       # (...)
 
     def backward(dy):                                           # (...)
-        slope = root * (1 + 3 * 0.044715 * x * x)               # (...)  u′
+        slope = root * (1 + 3 * 0.044715 * near * near)         # (...)  u′
         return dy * (0.5 * (1 + t + x * (1 - t * t) * slope))   # (...)
 
     return y, backward
@@ -65,7 +66,8 @@ def gelu(x: Array):
     y = x * cumulative                                          # (...)
 
     def backward(dy):                                           # (...)
-        density = np.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)  # (...)  φ(x)
+        near = np.clip(x, -40, 40)                              # (...)  beyond, φ is 0, and x² might overflow
+        density = np.exp(-0.5 * near * near) / math.sqrt(2 * math.pi)  # (...)  φ(x)
         return dy * (cumulative + x * density)                  # (...)
 
     return y, backward

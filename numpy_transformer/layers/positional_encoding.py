@@ -9,7 +9,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ..foundations.checks import as_float, check_count, check_number, check_rank, check_width
+from ..foundations.checks import as_float, check_count, check_generator, check_number, check_rank, check_width
 from ..foundations.pullback import Array
 
 
@@ -101,6 +101,7 @@ class LearnedPositions:
         """Normal with variance 1/D, small beside the words' variance of 1."""
         check_count("length", length)
         check_count("width", width)
+        check_generator("rng", rng)
         return cls(rng.normal(0, width**-0.5, (length, width)).astype(dtype))
 
     def __call__(self, x, start=0):

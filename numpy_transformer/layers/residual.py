@@ -25,7 +25,7 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
 
     Parameters: sublayer(x) → branch (..., D) and a pullback that returns (gradient, dx, and the
     gradients of whatever else it was given); x (..., D). Returns y (..., D) and backward(dy) →
-    (norm's gradient, sublayer's gradient, dx, the others).
+    (sublayer's gradient, norm's gradient, dx, the others).
 
     Differs from the paper by default: section 5.4 puts the norm last. With the norm first the
     straight way from the last layer to the first is free of it, and training needs less care
@@ -40,7 +40,7 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
         def backward(dy):                                                # (..., D)
             gradient, d_normed, *others = sublayer_backward(dropout_backward(dy))  # (..., D)
             norm_gradient, dx_through = norm_backward(d_normed)          # (..., D)
-            return norm_gradient, gradient, dy + dx_through, *others     # (..., D)
+            return gradient, norm_gradient, dy + dx_through, *others     # (..., D)
 
     else:
         branch, sublayer_backward = sublayer(x)                          # (..., D)
@@ -50,6 +50,6 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
         def backward(dy):                                                # (..., D)
             norm_gradient, d_sum = norm_backward(dy)                     # (..., D)
             gradient, dx_through, *others = sublayer_backward(dropout_backward(d_sum))  # (..., D)
-            return norm_gradient, gradient, d_sum + dx_through, *others  # (..., D)
+            return gradient, norm_gradient, d_sum + dx_through, *others  # (..., D)
 
     return y, backward

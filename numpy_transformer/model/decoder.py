@@ -79,9 +79,9 @@ class DecoderLayer:
         y, think_backward = residual(think, self.feed_forward_norm, x, **wiring)              # (B, T, D)
 
         def backward(dy):                                                                # (B, T, D)
-            feed_forward_norm, feed_forward, dx = think_backward(dy)                     # (B, T, D)
-            cross_attention_norm, cross_attention, dx, d_memory = across_backward(dx)    # (B, T, D), (B, S, D)
-            self_attention_norm, self_attention, dx = back_backward(dx)                  # (B, T, D)
+            feed_forward, feed_forward_norm, dx = think_backward(dy)                     # (B, T, D)
+            cross_attention, cross_attention_norm, dx, d_memory = across_backward(dx)    # (B, T, D), (B, S, D)
+            self_attention, self_attention_norm, dx = back_backward(dx)                  # (B, T, D)
             gradient = replace(
                 self, self_attention=self_attention, cross_attention=cross_attention, feed_forward=feed_forward,
                 self_attention_norm=self_attention_norm, cross_attention_norm=cross_attention_norm,

@@ -57,8 +57,8 @@ class EncoderLayer:
         y, think_backward = residual(think, self.feed_forward_norm, x, **wiring)         # (B, S, D)
 
         def backward(dy):                                                                # (B, S, D)
-            feed_forward_norm, feed_forward, dx = think_backward(dy)                     # (B, S, D)
-            attention_norm, attention, dx = look_backward(dx)                            # (B, S, D)
+            feed_forward, feed_forward_norm, dx = think_backward(dy)                     # (B, S, D)
+            attention, attention_norm, dx = look_backward(dx)                            # (B, S, D)
             gradient = replace(self, attention=attention, feed_forward=feed_forward,
                                attention_norm=attention_norm, feed_forward_norm=feed_forward_norm)
             return gradient, dx

@@ -95,7 +95,7 @@ class Adam:
             step *= step_size                        # (N,)
             done = 0
             for p, _ in pieces:
-                p -= step[done : (done := done + len(p))]  # (N,)
+                p -= step[done : (done := done + len(p))]  # (M,)
         return model, AdamState(t, state.first, state.second)
 
 
@@ -103,7 +103,7 @@ def _pieces(parameters, gradients):
     """Deal out parameters and gradients, flat, about CHUNK numbers at a time: long arrays cut, short ones collected."""
     pieces, size = [], 0
     for p, g in zip(parameters, gradients):
-        p, g = p.reshape(-1), g.reshape(-1)          # (N,), (N,)
+        p, g = p.reshape(-1), g.reshape(-1)          # (M,), (M,)
         for start in range(0, len(p), CHUNK):
             pieces.append((p[start : start + CHUNK], g[start : start + CHUNK]))
             size += len(pieces[-1][0])

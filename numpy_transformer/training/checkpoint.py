@@ -32,7 +32,8 @@ def save(path, model, config, *, optimiser: AdamState | None = None,
 
     The file is an `.npz` archive: every parameter under its name, behind `model.`; both moments of
     the optimiser; and one JSON text. It is written beside `path` under another name and moved there
-    when it is complete, so that whoever reads `path`, even after a crash, finds a whole file.
+    when it is complete, so that whoever reads `path`, even after a crash, finds a whole file. Raises
+    ValueError, writing nothing, if an entry holds a number that is not finite: `load` would refuse it.
     """
     path = Path(path)
     arrays = {f"model.{name}": array for name, array in named_parameters(model).items()}
@@ -40,6 +41,9 @@ def save(path, model, config, *, optimiser: AdamState | None = None,
         for moment in ("first", "second"):
             moments = from_vector(model, getattr(optimiser, moment))
             arrays |= {f"{moment}.{name}": array for name, array in named_parameters(moments).items()}
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ValueError(f"entry {name!r} holds what is no finite number: nothing was saved to {path}")
     header = {"format": FORMAT, "kind": type(model).__name__, "config": asdict(config),
               "step": optimiser and optimiser.step, "notes": notes or {}}
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")

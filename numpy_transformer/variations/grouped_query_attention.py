@@ -101,25 +101,25 @@ class GroupedQueryAttention(MultiHeadAttention):
 
     def attend(self, x, k, v, mask=None):
         """Attend from x (B, T, D) to keys and values (B, G, S, K) already projected → y (B, T, D)."""
-        B, T, _ = x.shape
         q = self._stack(self.query(x)[0])                                # (B, G, R·T, K)
+        B, T, _ = x.shape
         mask = self._stack_mask(mask, B, T, k.shape[2])                  # (B, G, R·T, S)
         per_group, _ = scaled_dot_product_attention(q, k, v, mask)       # (B, G, R·T, K)
         return self.output(self._unstack(per_group, T))[0]               # (B, T, D)
 
     def weights(self, x, memory, mask=None):
         """Return the weights alone, to be looked at: (B, H, T, S)."""
-        (B, T, _), S = x.shape, memory.shape[1]
         q = self._stack(self.query(x)[0])                                # (B, G, R·T, K)
         k = split_heads(self.key(memory)[0], self.groups)                # (B, G, S, K)
+        (B, T, _), S = x.shape, memory.shape[1]
         per_group, _ = attention_weights(q, k, self._stack_mask(mask, B, T, S))  # (B, G, R·T, S)
         return per_group.reshape(B, self.heads, T, S)                    # (B, H, T, S)
 
     def _stack(self, x: Array) -> Array:
         """(B, T, H·K) → (B, G, R·T, K): cut into heads, and lay those of a group below each other."""
-        B, T, D = x.shape
-        G, R = self.groups, self.heads // self.groups
-        return split_heads(x, self.heads).reshape(B, G, R * T, D // self.heads)  # (B, G, R·T, K)
+        x = split_heads(x, self.heads)                                   # (B, H, T, K)
+        B, H, T, K = x.shape
+        return x.reshape(B, self.groups, H // self.groups * T, K)        # (B, G, R·T, K)
 
     def _unstack(self, x: Array, T: int) -> Array:
         """(B, G, R·T, K) → (B, T, H·K): the inverse of _stack, and therefore also its pullback."""

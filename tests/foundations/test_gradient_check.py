@@ -354,7 +354,7 @@ def leaky_wrong_at(*where):
 @pytest.mark.parametrize("distance", [0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.9])
 @pytest.mark.parametrize("side", [-1, 1])
 def test_kinks_are_passed_over_and_the_rest_is_compared(distance, side):
-    x = np.array([-1.0, side * distance * 1e-4, 1.0])
+    x = np.array([-1.0, side * distance * 1e-5, 1.0])
     for seed in range(3):
         check_gradients(relu, x, rng=seeded(seed))
         if 0 < distance < 2:
@@ -364,10 +364,23 @@ def test_kinks_are_passed_over_and_the_rest_is_compared(distance, side):
                 check_gradients(leaky_wrong_at(index), x, rng=seeded(seed))
 
 
-@pytest.mark.parametrize("x", [-4.05e-4, 4.05e-4, -1e-3, 1e-3])
-def test_an_entry_beyond_four_steps_of_a_kink_is_compared(x):
+@pytest.mark.parametrize("x", [-4.05e-5, 4.05e-5, -1e-4, 1e-4, 1.5e-4, -3e-4, -4.05e-4, 4.05e-4, -1e-3, 1e-3])
+def test_an_entry_beyond_four_small_steps_of_a_kink_is_compared(x):
     with pytest.raises(GradientError, match=r"\[0\]"):
         check_gradients(leaky_wrong_at(0), np.array([x, 1.0]), rng=seeded())
+
+
+def bent(x):
+    """Smooth, but bent too strongly for the longer of the two steps"""
+    y = np.sin(500 * x)
+    return y, lambda dy: dy * 500 * np.cos(500 * x)
+
+
+def test_a_strong_bend_is_no_kink():
+    x = np.linspace(0.0, 0.002, 5)
+    assert check_gradients(bent, x, rng=seeded())["x"] < 1e-8
+    with pytest.raises(GradientError, match=r"^x\[3\]"):
+        check_gradients(spoilt(bent, lambda dx: dx + np.array([0, 0, 0, 1, 0])), x, rng=seeded())
 
 
 def absolute(x):
@@ -375,7 +388,7 @@ def absolute(x):
 
 
 @pytest.mark.parametrize("f", [relu, absolute])
-@pytest.mark.parametrize("x", [np.zeros(3), np.zeros(()), np.full((2, 3), 1e-5), np.array([1.5e-4]), np.array([-3e-4])])
+@pytest.mark.parametrize("x", [np.zeros(3), np.zeros(()), np.full((2, 3), 1e-6), np.array([1.5e-5]), np.array([-3e-5])])
 def test_nothing_but_kinks_proves_nothing(f, x):
     with pytest.raises(GradientError, match=r"^x: every direction tried meets a kink; nothing was compared$"):
         check_gradients(f, x, rng=seeded())

@@ -178,3 +178,15 @@ def test_every_walk_sees_the_same_arrays(tree):
         vector = to_vector(tree)
         assert vector.shape == (parameter_count(tree),)
         assert_same(from_vector(tree, vector), tree)
+
+
+def test_an_array_without_axes_stays_an_array():
+    """NumPy answers a sum of 0-d arrays with a bare number, which no walk over the tree would find again."""
+    doubled = map_tree(lambda array: 2 * array, (np.array(3.0), None))
+    assert named_parameters(doubled) == {"0": 6.0} and isinstance(doubled[0], np.ndarray)
+    assert isinstance(add_trees(np.array(1.0), np.array(2.0)), np.ndarray)
+    assert map_tree(np.shape, (np.array(3.0),)) == ((),)  # what is no number stays what it is
+
+
+def test_a_tree_without_arrays_is_an_empty_vector():
+    assert to_vector((None, "a setting")).shape == (0,)

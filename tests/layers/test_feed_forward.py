@@ -365,3 +365,12 @@ def test_sizes_must_be_positive_whole_numbers(width, hidden, message):
 def test_bad_input_is_refused(x, error, message):
     with pytest.raises(error, match=message):
         FeedForward.init(np.random.default_rng(0), 3, 5)(x)
+
+
+@pytest.mark.parametrize("activation", [relu, gelu, gelu_tanh])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_largest_numbers_bend_without_overflow(activation, dtype):
+    top = np.finfo(dtype).max
+    y, backward = activation(np.array([-top, -100, 100, top], dtype))
+    assert_array_equal(y, np.array([0, 0, 100, top], dtype))
+    assert_array_equal(backward(np.ones(4, dtype)), np.array([0, 0, 1, 1], dtype))

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from numpy_transformer.foundations.parameters import map_tree, named_parameters, parameter_count
+from numpy_transformer.foundations.parameters import from_vector, map_tree, named_parameters, parameter_count
 from numpy_transformer.model.config import TransformerConfig
 from numpy_transformer.model.transformer import Transformer
 from numpy_transformer.training.adam import Adam, AdamState
@@ -360,6 +360,18 @@ def test_notes_that_json_cannot_hold_are_refused_before_anything_is_lost(path):
     with pytest.raises(TypeError, match="not JSON serializable"):
         save(path, a_model(seed=5), SMALL, notes={"array": np.ones(2)})
     assert path.read_bytes() == old and os.listdir(path.parent) == [path.name]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("kind", ["model", "first"])
+def test_what_could_not_be_loaded_is_not_saved(path, content, kind, value):
+    model = a_model()
+    optimiser = an_optimiser(model)
+    spoilt = model if kind == "model" else from_vector(model, optimiser.first)
+    spoilt.source_embedding.table[0, 0] = value
+    with pytest.raises(ValueError, match=rf"^entry '{kind}\.source_embedding\.table' holds what is no finite number"):
+        save(path, model, SMALL, optimiser=optimiser)
+    assert path.read_bytes() == content and list(path.parent.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("place", ["missing/model.npz", "model.npz/model.npz"])
