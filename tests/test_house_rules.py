@@ -1,9 +1,11 @@
 """The rules of the house, read off the source: what a page may import, name and leave out."""
 
 import ast
+import importlib
 import inspect
 import re
 import sys
+from dataclasses import is_dataclass
 from pathlib import Path
 
 import pytest
@@ -113,6 +115,19 @@ def test_pages_name_their_source(name):
 def test_public_names_are_documented():
     for name in numpy_transformer.__all__:
         assert inspect.getdoc(getattr(numpy_transformer, name)), name
+
+
+SETTINGS = {"TransformerConfig", "GPTConfig", "TrainingConfig", "Adam", "Vocabulary", "CharacterVocabulary",
+            "ReadReport", "Score", "Names", "Data"}
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_data_is_frozen_and_what_holds_arrays_is_equal_to_itself_alone(name):
+    """Two models of equal arrays cannot be compared by ==, which would ask whether a whole array is true."""
+    for kind in vars(importlib.import_module(f"numpy_transformer.{name}")).values():
+        if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == f"numpy_transformer.{name}":
+            assert kind.__dataclass_params__.frozen, kind
+            assert ("__eq__" in vars(kind)) == (kind.__name__ in SETTINGS), kind
 
 
 def test_the_project_speaks_of_nothing_but_itself():
