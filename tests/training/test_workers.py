@@ -8,7 +8,7 @@ import pytest
 
 from numpy_transformer import Transformer, TransformerConfig, from_vector, map_tree, named_parameters, to_vector
 from numpy_transformer.training.adam import Adam
-from numpy_transformer.training.batches import Batch, make_batch
+from numpy_transformer.training.batches import Batch, epoch, make_batch
 from numpy_transformer.training.loop import Progress, TrainingConfig, training_steps
 from numpy_transformer.training.workers import BLAS_THREADS, Workers, loss_and_gradient
 from strategies import assert_close, assert_same, randomised
@@ -134,6 +134,13 @@ def test_each_worker_has_holes_of_its_own():
         expected += loss_and_gradient(model, part, rng=np.random.default_rng((*seed, w)),
                                       share=part.tokens / batch.tokens)[0]
     assert loss == pytest.approx(expected, rel=1e-9)
+
+
+def test_the_loop_gives_the_workers_of_step_s_the_generators_seed_1_s():
+    with Workers(make_model(0.2, np.float32), 2) as team:
+        batch = next(epoch(EXAMPLES, 3, np.random.default_rng([0, 0, 0])))
+        expected, _ = team.loss_and_gradient(batch, label_smoothing=0.1, seed=(0, 1, 1))
+    assert run(2, steps=1)[0] == [expected]
 
 
 def test_a_resumed_run_of_workers_is_the_unbroken_run():
