@@ -60,7 +60,7 @@ class Operations:
         return True
 
     def time(self, part: str, name: str, variant: str, label: str | None) -> float:
-        """Return the seconds of one call, after a call that warms up."""
+        """Return the seconds of one call; calls that a turn repeats get one before them to warm up."""
         operation = self.find(part, self.setting.dtype)[name]
         if self.timed is not operation:
             self.timed, self.timers = operation, {}
@@ -69,7 +69,8 @@ class Operations:
             timer = timeit.Timer(subject.passes()[variant])
             self.timers[variant, label] = timer, calls_per_repeat(timer, self.setting.seconds)
         timer, number = self.timers[variant, label]
-        timer.timeit(1)
+        if number > 1:
+            timer.timeit(1)
         return timer.timeit(number) / number
 
 
