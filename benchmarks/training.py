@@ -31,9 +31,9 @@ def operations(setting: Setting, sizes: Sizes | None = None) -> list[Operation]:
                   (logits, targets), {
             "forward": Work(5 * n + 4 * N, w * n + targets.nbytes),  # max, −, exp, two sums; a row: log, −, 2 products
             "backward": Work(3 * n + N, 2 * w * n + targets.nbytes)}),     # ÷, −, ÷ count; logits → their gradient
-        # m: 3, v: 4, v̂, √, ε, η, ÷, −: 6;  p, g, m, v → p, m, v
+        # m: 3, v: 4, √, ε, ÷, η, −: 5;  p, g, m, v → p, m, v
         Operation("Adam", f"{P} parameters, in place", lambda *given: adam.update(*given, in_place=True)[0],
-                  (layers, gradient, adam.init(layers)), {"update": Work(13 * P, 7 * w * P)}),
+                  (layers, gradient, adam.init(layers)), {"update": Work(12 * P, 7 * w * P)}),
         # a square and its sum, a product;  g → g
         Operation("clip_gradients", f"{P} parameters", clip_gradients, (gradient, 1.0), {
             "clip": Work(3 * P, 2 * w * P)}),
