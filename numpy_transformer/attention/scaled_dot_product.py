@@ -18,8 +18,9 @@ array([[0.4096, 0.3954, 0.195 ]])
 array([[3.8247, 3.7601]])
 
 Why √K: if the entries of q and k are independent with mean 0 and variance 1, then q·k is a sum of K
-products of variance 1 and has variance K. At K = 512 scores lie about 23 apart, softmax gives all
-weight to one key, and its gradient y(1 − y) vanishes. Divided by √K the variance is 1 at any width.
+products of variance 1 and has variance K. At K = 512 scores have a standard deviation of 23, softmax gives
+nearly all weight y to one key, and its gradient y(1 − y) nearly vanishes. Divided by √K the variance is 1
+at any width.
 """
 
 import math

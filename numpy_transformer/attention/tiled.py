@@ -4,7 +4,7 @@ For a long text the weights are the largest thing there is: at T = S = 4096 and 
 several times over while the gradient is computed. But a query's output needs only two sums over the
 keys, Σ exp(s) v and Σ exp(s), and sums can be taken a tile at a time, a few hundred queries by a few
 hundred keys that stay in the cache. The backward pass computes each tile anew instead of keeping it
-(Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4).
+(Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4, but with c fixed before the sums begin).
 """
 
 import math
@@ -37,7 +37,8 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
 
     Parameters: as there, and `causal`, which hides the future (the last query sees every key) and
     skips the tiles that lie in it altogether; heads are shared out to `threads` threads. Returns
-    output (..., T, M) and backward(d_output) → dq, dk, dv.
+    output (..., T, M) and backward(d_output) → dq, dk, dv. Raises ValueError if q or k holds NaN or
+    infinity, or if a score overflows.
 
     The pullback holds q, k, v, the output and L: T·K + S·K + S·M + T·M + T numbers per leading index.
     """
@@ -52,8 +53,8 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
     scale = 1 / math.sqrt(K)
     if mask is not None:
         check_mask(mask, (*leading, T, S))
-        shared = (1, T, S) if mask.ndim <= 2 else (*leading, T, S)  # one mask for all heads is not copied for each
-        mask = np.broadcast_to(mask, shared).reshape(math.prod(shared[:-2]), T, S)                # (G, T, S)
+        mask = np.broadcast_to(mask, (*leading, T, S))                 # (..., T, S)  a view, not a copy for each head
+    heads = list(np.ndindex(*leading))
 
     def tiles(head):
         """Yield query slice, key slice and what to add to the scores there, for every tile that is not all hidden."""
@@ -64,7 +65,7 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
                 last = columns.stop - 1 - (S - T)  # the query from which on all keys of the tile are seen
                 if causal and rows.stop - 1 < j - (S - T):
                     break
-                seen = None if mask is None else mask[head % len(mask), rows, columns]        # (R, C)
+                seen = None if mask is None else mask[(*heads[head], rows, columns)]           # (R, C)
                 if causal and i < last:
                     places = np.arange(i, rows.stop)[:, None] + (S - T) >= np.arange(j, columns.stop)  # (R, C)
                     seen = places if seen is None else seen & places                          # (R, C)
@@ -76,15 +77,16 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
 
     def forward(head):
         Q, k, v = q_heads[head] * scale, k_heads[head], beside(v_heads[head], 1)              # (T, K), (S, K), (S, M + 1)
-        lengths = np.sqrt(np.vecdot(k, k))                                                    # (S,)
-        c = np.sqrt(np.vecdot(Q, Q))[:, None] * lengths.max(initial=0)                        # (T, 1)
-        if not (c < np.inf).all():
-            raise ValueError("q or k holds NaN or infinity, or is so large that the scores overflow")
-        if c.max(initial=0) > 40:  # else exp(s − c) ≥ exp(−80), which float32 still holds
+        with np.errstate(over="ignore", invalid="ignore"):
+            lengths = np.sqrt(np.vecdot(k, k))                                                # (S,)
+            c = np.sqrt(np.vecdot(Q, Q))[:, None] * lengths.max(initial=0)                    # (T, 1)
+        if not c.max(initial=0) <= 40:  # else exp(s − c) ≥ exp(−80), which float32 still holds
             c = np.full((T, 1), -np.inf, q.dtype)                                             # (T, 1)
             for rows, columns, hidden in tiles(head):
                 s = score_tile(Q[rows], k[columns], 0, hidden)                                # (I, J)
                 c[rows] = np.maximum(c[rows], s.max(axis=-1, keepdims=True))                  # (I, 1)
+            if not (c < np.inf).all():
+                raise ValueError("q or k holds NaN or infinity, or is so large that a score overflows")
             c[c == -np.inf] = 0
         sums = np.zeros((T, M + 1), q.dtype)                                                  # (T, M + 1)
         for rows, columns, hidden in tiles(head):
@@ -129,7 +131,7 @@ def beside(x: Array, column) -> Array:
 
 
 def score_tile(Q: Array, k: Array, c, hidden: Array | None) -> Array:
-    """Q kᵀ − c for Q (R, K), k (C, K) and c (R, 1); −inf where `hidden` is."""
+    """Q kᵀ − c + hidden for Q (R, K), k (C, K), c (R, 1) and hidden (R, C), which is 0 or −inf."""
     s = Q @ k.T                                                                               # (R, C)
     s -= c                                                                                    # (R, C)
     if hidden is not None:

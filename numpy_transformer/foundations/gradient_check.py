@@ -10,7 +10,8 @@ which must equal Σ gradient ⊙ v. The measurement also tells how far it can be
 ground the estimates from (h, 2h) and from (2h, 4h) agree to ten digits, and so do the slopes to the
 left and to the right of x. Across a kink (a ReLU that flips between x − 4hv and x + 4hv, or at x
 itself) they do not, nor where f bends strongly. A tenth of h then tells: seen from near enough a
-bend is straight, and a kink beside x no longer in sight. If doubt remains, the direction is passed over.
+bend is straight, and a kink beside x no longer in sight. If doubt remains, fewer entries are moved at
+once, and a single entry in doubt is passed over.
 
 The upstream gradient is random, never ones: softmax's rows always add to one, so Σ f(x) would be
 constant and a softmax without any backward pass would look right.
@@ -72,21 +73,23 @@ def check_gradients(f: Callable, *arguments, rng: np.random.Generator, tolerance
         right, left = ([phi(name, side * k * h * v) for k in (1, 2, 4)] for side in (1, -1))
         d1, d2, d4 = ((r - l) / (2 * k * h) for r, l, k in zip(right, left, (1, 2, 4)))
         a1, a2 = ((r - 2 * centre + l) / h for r, l in zip(right[:2], left[:2]))
-        fine, coarse, jump = (4 * d1 - d2) / 3, (4 * d2 - d4) / 3, 2 * a1 - a2 / 2
+        fine, coarse = (4 * d1 - d2) / 3, (4 * d2 - d4) / 3
+        jump = 2 * a1 - a2 / 2  # of the slope at x: 0 at a bend, whose second derivative cancels
         return fine, abs(fine - coarse) + abs(jump)
 
-    # An entry that is tiny beside its neighbours is held to their scale, and no quotient can see
-    # below the rounding of φ, which weighs the more the smaller h: the error is relative to the largest of these.
+    # The error is relative to the largest of: both slopes; a thousandth of the norm of the gradient that v
+    # meets, since a sum may cancel; a ten thousandth of the largest gradient of all; the rounding of φ,
+    # which weighs the more the smaller h.
     largest = max((np.abs(g).max(initial=0) for g in claimed.values()), default=0.0)
     rounding = 1e-4 * float(np.sum(np.abs(dy * y))) + np.finfo(float).tiny
 
     def error(name: str, v: Array) -> tuple[float, float, float]:
         """Return the relative error along v and both slopes; the error is NaN where v meets a kink."""
         derived = float(np.sum(claimed[name] * v))
-        own = np.sqrt(np.sum((claimed[name] * (v != 0)) ** 2))
+        met = np.sqrt(np.sum((claimed[name] * (v != 0)) ** 2))
         for h in STEPS:
             measured, uncertainty = slope(name, v, h)
-            scale = max(abs(derived), abs(measured), 1e-3 * own, 1e-4 * largest, rounding * STEPS[0] / h)
+            scale = max(abs(derived), abs(measured), 1e-3 * met, 1e-4 * largest, rounding * STEPS[0] / h)
             if uncertainty <= tolerance * scale:
                 return abs(derived - measured) / scale, derived, measured
         return np.nan, derived, measured
@@ -120,7 +123,7 @@ def _promoted(argument):
 
 
 def _labels(f: Callable, values: dict, count: int) -> dict[str, str]:
-    """Name each array after f's own arguments: `1.weight` becomes `layer.weight`."""
+    """Name each array after f's own arguments: `0.weight` becomes `layer.weight`."""
     parameters = [p for p in inspect.signature(f).parameters.values() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     names = [p.name for p in parameters[:count]]
     names += [f"argument {index}" for index in range(len(names), count)]

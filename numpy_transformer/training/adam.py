@@ -1,4 +1,4 @@
-"""Adam: step each parameter by its own measure, the mean of its gradients over their usual size."""
+"""Adam: step each parameter by its own measure, the running mean of its gradients over their usual size."""
 
 import math
 from dataclasses import dataclass
@@ -29,8 +29,8 @@ class Adam:
         v ← β₂ v + (1 − β₂) g²          v̂ = v / (1 − β₂ᵗ)
         p ← p − η λ p − η m̂ / (√v̂ + ε)
 
-    m and v start at 0 and would stay too small for a while; the division by 1 − βᵗ makes good for
-    it exactly when all gradients are alike. t counts calls of `update`, one for all parameters. The
+    m and v start at 0, and at first are too small; the division by 1 − βᵗ corrects that, exactly if
+    all gradients are equal. t counts calls of `update`, one for all parameters. The
     decay λ acts on p itself, not through g (Loshchilov and Hutter 2019, algorithm 2), and on
     matrices only: biases, gains and shifts have no reason to be small. β₂ and ε are the
     Transformer paper's (section 5.3).
@@ -82,25 +82,27 @@ class Adam:
         root = math.sqrt(1 - self.beta2**t)          # √v̂ = √v / root, so η m̂ / (√v̂ + ε) = η root m̂ / (√v + root ε)
         step_size, epsilon = rate * root / (1 - self.beta1**t), root * self.epsilon
         for pieces in _pieces(parameters.values(), gradients.values()):
-            g = np.concatenate([gradient for _, gradient in pieces])  # (N,)
-            here = slice(start, start := start + len(g))
+            g = np.concatenate([piece for _, piece in pieces])  # (N,)
+            here = slice(start, start + len(g))
+            start += len(g)
             m, v = state.first[here], state.second[here]  # (N,), (N,)
             m *= self.beta1                          # (N,)
             m += (1 - self.beta1) * g                # (N,)
             v *= self.beta2                          # (N,)
             v += (1 - self.beta2) * g * g            # (N,)
-            step = np.sqrt(v)                        # (N,)
-            step += epsilon                          # (N,)
-            np.divide(m, step, out=step)
+            size = np.sqrt(v)                        # (N,)
+            size += epsilon                          # (N,)
+            step = np.divide(m, size, out=size)      # (N,)
             step *= step_size                        # (N,)
             done = 0
             for p, _ in pieces:
-                p -= step[done : (done := done + len(p))]  # (M,)
+                p -= step[done : done + len(p)]      # (M,)
+                done += len(p)
         return model, AdamState(t, state.first, state.second)
 
 
 def _pieces(parameters, gradients):
-    """Deal out parameters and gradients, flat, about CHUNK numbers at a time: long arrays cut, short ones collected."""
+    """Deal out parameters and gradients, flat: long arrays cut into CHUNK numbers, short ones collected until it is as many."""
     pieces, size = [], 0
     for p, g in zip(parameters, gradients):
         p, g = p.reshape(-1), g.reshape(-1)          # (M,), (M,)

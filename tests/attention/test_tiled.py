@@ -137,7 +137,18 @@ def test_what_the_pullback_holds():
     H, T, S, K, M = 2, 7, 5, 3, 4
     q, k, v = rng.normal(size=(H, T, K)), rng.normal(size=(H, S, K)), rng.normal(size=(H, S, M))
     _, backward = tiled_attention(q, k, v)
-    assert held(backward) == 8 * H * (T * K + S * K + S * M + T * M + T)
+    numbers = 8 * H * (T * K + S * K + S * M + T * M + T)
+    assert held(backward) == numbers
+    padding = np.array([True, True, True, False, True]).reshape(1, 1, S)
+    _, backward = tiled_attention(q, k, v, padding)
+    assert held(backward) == numbers + padding.nbytes  # one mask for all heads is not copied for each
+
+
+@pytest.mark.parametrize("dtype, large", [(np.float32, 1e20), (np.float64, 1e200)])
+def test_a_bound_that_overflows_where_no_score_does(dtype, large):
+    q, k = np.array([[large, 0.0]], dtype), np.array([[0.0, large], [0.0, 1.0]], dtype)
+    v = np.array([[1.0], [3.0]], dtype)
+    assert tiled_attention(q, k, v)[0] == scaled_dot_product_attention(q, k, v)[0] == 2
 
 
 ONES = np.ones((2, 3, 4))
