@@ -43,7 +43,7 @@ def softmax(x: Array):
     np.exp(y, out=y)
     total = y @ np.ones(y.shape[-1], y.dtype)                     # (...)  a product with ones: half the time of .sum
     y /= np.maximum(total, 1)[..., None]  # the maximum gives exp(0) = 1: a total below 1 is a row all hidden
-    y = y.astype(given, copy=False)                               # (..., N)
+    y = np.asarray(y, given)                                      # (..., N)
 
     def backward(dy):                                             # (..., N)
         inner = np.vecdot(dy, y)[..., None]                       # (..., 1)

@@ -27,7 +27,7 @@ def clip_gradients(gradient, max_norm: float):
             raise ValueError(f"the gradient of {name or 'the array'} holds {size}")
         largest = max(largest, size)
     if largest == 0:
-        return gradient, 0.0
+        return gradient, largest
     unit_norm = math.sqrt(sum(float(np.square(array / largest).sum(dtype=np.float64)) for array in arrays.values()))
     norm = largest * unit_norm
     if norm <= max_norm:

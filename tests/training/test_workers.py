@@ -1,5 +1,6 @@
 """Workers: the loss and gradient of one process, from several."""
 
+import multiprocessing
 import os
 from dataclasses import replace
 
@@ -93,6 +94,27 @@ def test_the_environment_is_left_as_it_was(monkeypatch):
     monkeypatch.delenv(BLAS_THREADS[1], raising=False)
     with Workers(make_model(), 1):
         assert os.environ[BLAS_THREADS[0]] == "7" and BLAS_THREADS[1] not in os.environ
+
+
+@pytest.mark.parametrize("cores, threads", [(None, "1"), (1, "1"), (3, "1"), (4, "2"), (9, "4")])
+def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, threads):
+    """BLAS reads its number of threads from the environment that a process is born into."""
+    born = []
+
+    class Stillborn:
+        def __init__(self, **arguments):
+            self.arguments = arguments
+
+        def start(self):
+            born.append([os.environ[name] for name in BLAS_THREADS])
+
+        def join(self, timeout):
+            pass
+
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Stillborn, raising=False)
+    with Workers(make_model(), 2):
+        assert born == [[threads] * len(BLAS_THREADS)] * 2
 
 
 def test_the_same_number_of_workers_gives_the_same_run_bit_for_bit():
