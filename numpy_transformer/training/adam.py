@@ -81,7 +81,7 @@ class Adam:
         t, start = state.step + 1, 0
         root = math.sqrt(1 - self.beta2**t)          # √v̂ = √v / root, so η m̂ / (√v̂ + ε) = η root m̂ / (√v + root ε)
         step_size, epsilon = rate * root / (1 - self.beta1**t), root * self.epsilon
-        for pieces in _pieces(parameters.values(), gradients.values()):
+        for pieces in _pieces(parameters.values(), [gradients[name] for name in parameters]):
             g = np.concatenate([piece for _, piece in pieces])  # (N,)
             here = slice(start, start + len(g))
             start += len(g)

@@ -564,3 +564,24 @@ def test_arrays_of_no_entries():
 def test_a_result_that_is_not_finite_is_no_proof(value):
     with pytest.raises(GradientError, match="^f returned a value that is not finite$"):
         check_gradients(lambda x: (x * [1, value], lambda dy: dy), np.ones(2), rng=seeded())
+
+
+def test_at_the_smaller_step_rounding_weighs_ten_times_as_much():
+    dy = seeded(2).standard_normal(1)
+    worst = check_gradients(lambda x: (np.cos(10 * x), lambda d: np.full(1, 1e-12)), np.zeros(1), rng=seeded(2))
+    assert worst["x"] == pytest.approx(1e-12 / (1e-3 * abs(dy[0])), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_errors_that_cancel_each_other_lay_no_blame_on_the_innocent(seed):
+    wrong = np.zeros(200)
+    wrong[[150, 151]] = 1, -1
+    with pytest.raises(GradientError, match=r"^x\[15[01]\]: "):
+        check_gradients(spoilt(cube, lambda g: g + wrong), seeded(seed).normal(size=200), rng=seeded(seed), directions=9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_kink_in_every_column_leaves_the_rest_to_compare(seed):
+    x = np.ones((40, 10))
+    x[np.arange(10), np.arange(10)] = 0.0
+    check_gradients(relu, x, rng=seeded(seed))

@@ -88,7 +88,12 @@ def test_the_arguments_of_f_keep_the_order_of_the_trees():
     assert_array_equal(map_tree(lambda a, b, c: a - 10 * b + 100 * c, *(np.array([n]) for n in (1.0, 2.0, 3.0))), [281])
 
 
+class Kin(Block):
+    """Of a class of its own"""
+
+
 @pytest.mark.parametrize("one, two, message", [
+    (Block((), np.ones(2)), Kin((), np.ones(2)), r"\['Block', 'Kin'\]"),
     (np.ones(2), None, r"\['ndarray', 'NoneType'\]"),
     ((np.ones(2),), np.ones(2), r"\['tuple', 'ndarray'\]"),
     ((np.ones(2),), (np.ones(2), np.ones(2)), r"tuples of \[1, 2\]"),
@@ -190,3 +195,8 @@ def test_an_array_without_axes_stays_an_array():
 
 def test_a_tree_without_arrays_is_an_empty_vector():
     assert to_vector((None, "a setting")).shape == (0,)
+
+
+def test_the_vector_of_one_array_is_new_as_well():
+    array = np.ones(3)
+    assert not np.shares_memory(to_vector(array), array)

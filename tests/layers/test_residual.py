@@ -267,3 +267,11 @@ def test_input_of_another_width_is_refused(norm_first):
     norm, sublayer, _, _ = some_parts()
     with pytest.raises(ValueError, match=r"x has shape \(2, 3, 5\): its last axis must be 4 wide"):
         residual(sublayer, norm, np.ones((2, 3, 5)), norm_first=norm_first)
+
+
+@both_placements
+def test_the_sublayers_answer_stays_as_it_was(norm_first):
+    norm, _, x, _ = some_parts()
+    answer = np.ones_like(x)
+    residual(lambda x: (answer, None), norm, x, norm_first=norm_first)
+    assert_array_equal(answer, np.ones_like(x))

@@ -2,7 +2,7 @@
 
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import numpy as np
@@ -282,7 +282,7 @@ def test_the_state_of_another_model_is_refused_before_anything_is_stepped(moment
     model = Linear(np.ones((2, 3)), np.ones(3))
     state = replace(Adam(0.1).init(model), **{moment: np.ones(shape)})
     with pytest.raises(ValueError, match=rf"^{moment} moment has shape {re.escape(str(shape))}: expected \(9,\)$"):
-        Adam(0.1).update(model, model, state, in_place=in_place)
+        Adam(0.1, weight_decay=0.1).update(model, model, state, in_place=in_place)
     assert (to_vector(model) == 1).all() and (getattr(state, moment) == 1).all()
 
 
@@ -313,9 +313,30 @@ def test_a_gradient_of_another_shape_is_refused_by_name_before_anything_is_stepp
 
 @pytest.mark.parametrize("view", [np.ones((3, 4)).T, np.ones((4, 6))[:, ::2]], ids=["transposed", "strided"])
 def test_a_strided_parameter_cannot_be_stepped_in_place_and_is_refused_before_anything_is_stepped(view):
-    model, gradient = (np.ones(2), view), (np.ones(2), np.ones((4, 3)))
+    model, gradient = (np.ones((2, 2)), view), (np.ones((2, 2)), np.ones((4, 3)))
     state = Adam(0.1).init(map_tree(np.ascontiguousarray, model))
     with pytest.raises(ValueError, match="^parameter 1 is a strided view: it cannot be stepped in place$"):
-        Adam(0.1).update(model, gradient, state, in_place=True)
+        Adam(0.1, weight_decay=0.1).update(model, gradient, state, in_place=True)
     assert (to_vector(model) == 1).all() and not to_vector(state).any()
     assert_close(Adam(0.1).update(model, gradient, state)[0][1], np.full((4, 3), 0.9), 1e-8)
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """A gradient that names the parts of a Linear in another order"""
+
+    bias: np.ndarray
+    weight: np.ndarray
+
+
+def test_gradients_find_their_parameters_by_name():
+    model, state = Linear(np.zeros((1, 2)), np.zeros(2)), Adam(0.1).init(Linear(np.zeros((1, 2)), np.zeros(2)))
+    stepped, _ = Adam(0.1).update(model, Turned(np.array([1.0, 1.0]), np.array([[-1.0, -1.0]])), state)
+    assert (stepped.weight > 0).all() and (stepped.bias < 0).all()
+
+
+def test_long_arrays_are_cut_and_short_ones_collected():
+    arrays = [np.ones(n) for n in (5, 1, 1, 1, 3)]
+    with patch.object(adam, "CHUNK", 4):
+        dealt = [[len(p) for p, _ in pieces] for pieces in adam._pieces(arrays, arrays)]
+    assert dealt == [[4], [1, 1, 1, 1], [3]]

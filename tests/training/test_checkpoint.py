@@ -363,11 +363,11 @@ def test_notes_that_json_cannot_hold_are_refused_before_anything_is_lost(path):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("kind", ["model", "first"])
+@pytest.mark.parametrize("kind", ["model", "first", "second"])
 def test_what_could_not_be_loaded_is_not_saved(path, content, kind, value):
     model = a_model()
     optimiser = an_optimiser(model)
-    spoilt = model if kind == "model" else from_vector(model, optimiser.first)
+    spoilt = model if kind == "model" else from_vector(model, getattr(optimiser, kind))
     spoilt.source_embedding.table[0, 0] = value
     with pytest.raises(ValueError, match=rf"^entry '{kind}\.source_embedding\.table' holds what is no finite number"):
         save(path, model, SMALL, optimiser=optimiser)
@@ -400,3 +400,12 @@ def test_a_model_of_another_kind_has_its_own_checkpoints(tmp_path):
     assert loaded.config == config
     with pytest.raises(ValueError, match="it holds a GPT, not a Transformer"):
         load(tmp_path / "gpt.npz")
+
+
+def test_two_processes_that_save_at_once_write_into_files_of_their_own(path, monkeypatch):
+    names = []
+    monkeypatch.setattr(os, "replace", lambda temporary, target: names.append(temporary))
+    for process in (1, 2):
+        monkeypatch.setattr(os, "getpid", lambda: process)
+        save(path, a_model(), SMALL)
+    assert names[0] != names[1]
