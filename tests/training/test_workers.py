@@ -102,8 +102,8 @@ def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, threads)
     born = []
 
     class Stillborn:
-        def __init__(self, **arguments):
-            self.arguments = arguments
+        def __init__(self, *, daemon, **_):
+            assert daemon  # else a program that forgets them would never end
 
         def start(self):
             born.append([os.environ[name] for name in BLAS_THREADS])

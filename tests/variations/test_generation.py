@@ -459,6 +459,21 @@ def test_the_loss_of_a_text_without_a_second_word():
     assert text_loss(make(), [1]) == text_loss(make(), []) == 0.0
 
 
+@pytest.mark.parametrize("length", range(8))
+def test_a_text_is_read_once_and_no_window_is_empty(length):
+    read = []
+
+    class Reader:
+        positions = make().positions
+
+        def __call__(self, ids):
+            read.append(ids.tolist()[0])
+            return make()(ids)
+
+    text_loss(Reader(), np.arange(length) % 3)
+    assert sum(read, []) == [i % 3 for i in range(length - 1)] and all(read)
+
+
 def test_the_loss_of_a_text_is_without_dropout():
     make = lambda **c: GPT.init(np.random.default_rng(0), GPTConfig(7, 8, 2, 5, 1, 5, **c), dtype=np.float64)
     ids = np.random.default_rng(2).integers(7, size=13)
