@@ -48,8 +48,8 @@ def operations(setting: Setting, sizes: Sizes | None = None) -> list[Operation]:
             "forward": Work(norm[0], w * (2 * N * D + 2 * D)),       # x, γ, β → y
             "backward": Work(norm[1], w * (3 * N * D + 3 * D))}),    # x, dy, γ → dx, dγ, dβ
         Operation("relu", wide_shape, relu, (wide,), bends(1, 2)),
-        # ½x · erfc(−x/√2): 4;  Φ + x exp(−½x²)/√2π, times dy: 7
-        Operation("gelu", wide_shape, gelu, (wide,), bends(4, 7)),
+        # Φ: 2 to clip, 6 to find the node, 6 products, 6 sums; x Φ: 1;  dy (Φ + x exp(−½x²)/√2π): 7
+        Operation("gelu", wide_shape, gelu, (wide,), bends(21, 7)),
         # ½x (1 + tanh(√(2/π) x (1 + c x²))): 9;  dy ½ (1 + t + x (1 − t²) √(2/π) (1 + 3c x²)): 12
         Operation("gelu_tanh", wide_shape, gelu_tanh, (wide,), bends(9, 12)),
         Operation("FeedForward", f"({B}, {T}, {D} → {F} → {D})", feed_forward, (x,), {

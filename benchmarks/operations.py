@@ -2,7 +2,7 @@
 
 Each row of a table states the operation's work beside it, as formulas in the book's letters:
 
-* flops: additions, multiplications, divisions and comparisons; exp, tanh, erfc and √ count one each;
+* flops: additions, multiplications, divisions and comparisons; exp, tanh and √ count one each;
   a product of (N, I) with (I, O) has 2·N·I·O.
 * bytes: every argument read once and every result written once, which no program can avoid. What a
   page moves beyond that, by passing over an array more than once, shows as a lower percentage.

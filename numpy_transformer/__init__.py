@@ -4,7 +4,7 @@ Read the chapters in this order; each imports only chapters before it.
 
     foundations   pullback · checks · parameters · linear · dropout · gradient_check
     attention     softmax · masks · scaled_dot_product · tiled · multi_head
-    layers        layer_norm · feed_forward · embedding · positional_encoding · residual
+    layers        layer_norm · normal_distribution · feed_forward · embedding · positional_encoding · residual
     model         config · encoder · decoder · transformer
     training      cross_entropy · adam · schedule · clipping · batches · checkpoint · workers · loop · progress_line
     translation   vocabulary · corpus · parallel_text · greedy · beam_search · translator · heat_map

@@ -153,6 +153,14 @@ def layer_norm():
         both_passes(page("layers.layer_norm").LayerNorm.init(D), x)
 
 
+@scenario("layers.normal_distribution")
+def normal_distribution():
+    p = page("layers.normal_distribution")
+    p.taylor_coefficients(normal(7))
+    for x in (normal(B, T, D), normal(p.BLOCK + 5)):
+        p.normal_distribution(x)
+
+
 @scenario("layers.feed_forward")
 def feed_forward():
     p = page("layers.feed_forward")

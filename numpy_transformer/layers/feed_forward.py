@@ -15,6 +15,7 @@ from ..foundations.checks import as_float, check_number
 from ..foundations.dropout import dropout
 from ..foundations.linear import Linear
 from ..foundations.pullback import Array
+from .normal_distribution import normal_distribution
 
 
 def relu(x: Array):
@@ -51,9 +52,6 @@ def gelu_tanh(x: Array):
     return y, backward
 
 
-_erfc = np.frompyfunc(math.erfc, 1, 1)  # NumPy has no erf; erfc(−z) = 1 + erf(z) keeps its digits for z ≪ 0
-
-
 def gelu(x: Array):
     """y = x Φ(x),  Φ(x) = ½ (1 + erf(x / √2)), the normal distribution function: BERT's form of GELU.
 
@@ -62,7 +60,7 @@ def gelu(x: Array):
     Takes x (...); returns y (...) and backward(dy) → dx (Hendrycks and Gimpel 2016, section 2).
     """
     x = as_float("x", x)                                        # (...)
-    cumulative = 0.5 * np.asarray(_erfc(-math.sqrt(0.5) * x)).astype(x.dtype)  # (...)  Φ(x)
+    cumulative = normal_distribution(x)                         # (...)  Φ(x)
     y = x * cumulative                                          # (...)
 
     def backward(dy):                                           # (...)
