@@ -7,7 +7,7 @@ gradient check wants numbers in general position, and Hypothesis would shrink th
 """
 
 from dataclasses import FrozenInstanceError, fields, replace
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 
 from numpy_transformer.foundations.parameters import map_tree, named_parameters
+from numpy_transformer.model.transformer import Transformer
 
 # ── Drawn ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -151,3 +152,42 @@ def assert_keeps_dtype(f, *arguments, rng, dtype=np.float32, near=1e-4):
     for name, expected in named_parameters((exact, exact_backward(dy.astype(np.float64)))).items():
         assert results[name].dtype == dtype, f"{name} is {results[name].dtype}"
         assert_close(results[name], expected, near)
+
+
+def held_bytes(function):
+    """The bytes of all arrays that a pullback keeps alive: each buffer counted once, at its full size"""
+    buffers, seen = {}, set()
+
+    def walk(thing):
+        if id(thing) in seen:
+            return
+        seen.add(id(thing))
+        if isinstance(thing, FunctionType):
+            for cell in thing.__closure__ or ():
+                walk(cell.cell_contents)
+            for default in thing.__defaults__ or ():
+                walk(default)
+        elif isinstance(thing, (tuple, list)):
+            for part in thing:
+                walk(part)
+        elif isinstance(thing, np.ndarray):
+            while isinstance(thing.base, np.ndarray):
+                thing = thing.base
+            buffers[id(thing)] = thing.nbytes
+
+    walk(function)
+    return sum(buffers.values())
+
+
+def talkative_model(config, end, seed=0, dtype=np.float64):
+    """A model that says now this, now that, and sometimes comes to an end"""
+    rng = np.random.default_rng(seed)
+
+    def drawn(array):
+        return 0.3 * rng.normal(size=array.shape) + (0 if array.ndim == 2 else array)
+
+    model = map_tree(drawn, Transformer.init(rng, config, dtype=np.float64))
+    model = replace(model, source_embedding=randomised(model.source_embedding, rng),
+                    target_embedding=randomised(model.target_embedding, rng), output=randomised(model.output, rng))
+    (model.output.weight if model.output else model.target_embedding.table.T)[:, end] *= 2
+    return map_tree(lambda array: array.astype(dtype), model)

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 
 from ..model.config import TransformerConfig
 from ..model.transformer import Transformer

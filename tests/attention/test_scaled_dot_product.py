@@ -1,5 +1,3 @@
-from types import FunctionType
-
 import loops
 import numpy as np
 import pytest
@@ -7,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from strategies import (
-    assert_close, assert_keeps_dtype, assert_pure_and_linear, assert_same, assert_same_for_layouts, letters, masks,
-    rates, read_only, rngs,
+    assert_close, assert_keeps_dtype, assert_pure_and_linear, assert_same, assert_same_for_layouts, held_bytes, letters,
+    masks, rates, read_only, rngs,
 )
 
 from numpy_transformer.attention.masks import causal_mask, padding_mask
@@ -322,31 +320,6 @@ def test_one_query_and_one_key():
 
 
 # ── Memory ───────────────────────────────────────────────────────────────────────────────────────
-
-def held_bytes(function):
-    """The bytes of all arrays that a pullback keeps alive: each buffer counted once, at its full size"""
-    buffers, seen = {}, set()
-
-    def walk(thing):
-        if id(thing) in seen:
-            return
-        seen.add(id(thing))
-        if isinstance(thing, FunctionType):
-            for cell in thing.__closure__ or ():
-                walk(cell.cell_contents)
-            for default in thing.__defaults__ or ():
-                walk(default)
-        elif isinstance(thing, (tuple, list)):
-            for part in thing:
-                walk(part)
-        elif isinstance(thing, np.ndarray):
-            while isinstance(thing.base, np.ndarray):
-                thing = thing.base
-            buffers[id(thing)] = thing.nbytes
-
-    walk(function)
-    return sum(buffers.values())
-
 
 @given(letters("BHTSKM"), st.sampled_from([np.float32, np.float64]), st.booleans(), st.none() | rates)
 def test_the_pullback_holds_what_the_page_says(n, dtype, masked, rate):

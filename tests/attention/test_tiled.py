@@ -4,13 +4,14 @@ import tracemalloc
 
 import numpy as np
 import pytest
-from hypothesis import example, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from numpy_transformer import causal_mask, check_gradients, scaled_dot_product_attention
 from numpy_transformer.attention import tiled
 from numpy_transformer.attention.tiled import tiled_attention
-from strategies import assert_close, assert_keeps_dtype, assert_pure_and_linear, assert_same_for_layouts, letters, rngs
+from strategies import (
+    assert_close, assert_keeps_dtype, assert_pure_and_linear, assert_same_for_layouts, held_bytes, letters, rngs)
 
 
 def both(f, *arguments, dy, **named):
@@ -113,35 +114,16 @@ def test_memory_grows_with_the_length_and_not_with_its_square():
     assert peaks[1] < 2.5 * peaks[0] and peaks[1] < 1024 * 1024 * 4 / 4
 
 
-def held(function):
-    """The arrays that a function's closure reaches, each once."""
-    found, seen = {}, set()
-
-    def walk(value):
-        if id(value) in seen:
-            return
-        seen.add(id(value))
-        if isinstance(value, np.ndarray):
-            base = value if value.base is None else value.base
-            found[id(base)] = base
-        elif callable(value) and getattr(value, "__closure__", None):
-            for cell in value.__closure__:
-                walk(cell.cell_contents)
-
-    walk(function)
-    return sum(array.nbytes for array in found.values())
-
-
 def test_what_the_pullback_holds():
     rng = np.random.default_rng(0)
     H, T, S, K, M = 2, 7, 5, 3, 4
     q, k, v = rng.normal(size=(H, T, K)), rng.normal(size=(H, S, K)), rng.normal(size=(H, S, M))
     _, backward = tiled_attention(q, k, v)
     numbers = 8 * H * (T * K + S * K + S * M + T * M + T)
-    assert held(backward) == numbers
+    assert held_bytes(backward) == numbers
     padding = np.array([True, True, True, False, True]).reshape(1, 1, S)
     _, backward = tiled_attention(q, k, v, padding)
-    assert held(backward) == numbers + padding.nbytes  # one mask for all heads is not copied for each
+    assert held_bytes(backward) == numbers + padding.nbytes  # one mask for all heads is not copied for each
 
 
 @pytest.mark.parametrize("dtype, large", [(np.float32, 1e20), (np.float64, 1e200)])

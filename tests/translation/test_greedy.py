@@ -12,10 +12,9 @@ from numpy.testing import assert_array_equal
 import loops
 from numpy_transformer.foundations.parameters import map_tree, named_parameters
 from numpy_transformer.model.config import TransformerConfig
-from numpy_transformer.model.transformer import Transformer
 from numpy_transformer.training.batches import pad_to_longest
 from numpy_transformer.translation.greedy import greedy_decode
-from strategies import randomised, read_only
+from strategies import read_only, talkative_model
 
 PAD, START, END = 0, 1, 2
 IDS = dict(start=START, end=END, pad=PAD)
@@ -46,17 +45,7 @@ class Script:
 
 
 def a_model(config=SMALL, seed=0, dtype=np.float64):
-    """A model that says now this, now that, and sometimes comes to an end"""
-    rng = np.random.default_rng(seed)
-
-    def drawn(array):
-        return 0.3 * rng.normal(size=array.shape) + (0 if array.ndim == 2 else array)
-
-    model = map_tree(drawn, Transformer.init(rng, config, dtype=np.float64))
-    model = replace(model, source_embedding=randomised(model.source_embedding, rng),
-                    target_embedding=randomised(model.target_embedding, rng), output=randomised(model.output, rng))
-    (model.output.weight if model.output else model.target_embedding.table.T)[:, END] *= 2
-    return map_tree(lambda array: array.astype(dtype), model)
+    return talkative_model(config, END, seed, dtype)
 
 
 # ── Scripted ─────────────────────────────────────────────────────────────────────────────────────
