@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-
 from ..model.config import TransformerConfig
 from ..model.transformer import Transformer
 from ..training import checkpoint
