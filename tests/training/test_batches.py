@@ -118,6 +118,13 @@ def test_the_batches_of_a_bucket_are_cut_from_one_sorted_row(count, batch_size, 
     assert together == sorted(together) == sorted((len(source), len(target)) for source, target in drawn)
 
 
+@pytest.mark.parametrize("count", [63, 64, 65, 127, 129, 200])
+def test_every_example_comes_once_however_many_buckets(count):
+    examples = [([4 + i], [5]) for i in range(count)]
+    found = [row[0] for batch in epoch(examples, 2, np.random.default_rng(0)) for row in batch.source.tolist()]
+    assert sorted(found) == [4 + i for i in range(count)]
+
+
 @pytest.mark.parametrize("count, one_bucket", [(2 * 32, True), (2 * 33, False)])
 def test_a_bucket_holds_32_batches(count, one_bucket):
     drawn = [([3] * n, [3]) for n in range(count)]

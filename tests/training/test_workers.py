@@ -96,8 +96,9 @@ def test_the_environment_is_left_as_it_was(monkeypatch):
         assert os.environ[BLAS_THREADS[0]] == "7" and BLAS_THREADS[1] not in os.environ
 
 
-@pytest.mark.parametrize("cores, threads", [(None, "1"), (1, "1"), (3, "1"), (4, "2"), (9, "4")])
-def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, threads):
+@pytest.mark.parametrize("cores, count, threads", [
+    (None, 1, "1"), (None, 2, "1"), (1, 2, "1"), (3, 2, "1"), (4, 2, "2"), (9, 2, "4"), (9, 3, "3")])
+def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, count, threads):
     """BLAS reads its number of threads from the environment that a process is born into."""
     born = []
 
@@ -113,8 +114,8 @@ def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, threads)
 
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Stillborn, raising=False)
-    with Workers(make_model(), 2):
-        assert born == [[threads] * len(BLAS_THREADS)] * 2
+    with Workers(make_model(), count):
+        assert born == [[threads] * len(BLAS_THREADS)] * count
 
 
 def test_the_same_number_of_workers_gives_the_same_run_bit_for_bit():
