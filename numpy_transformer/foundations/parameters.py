@@ -72,19 +72,19 @@ def add_trees(one, other):
 def named_parameters(tree) -> dict[str, Array]:
     """Return the arrays of a tree by name, such as `encoder.layers.0.attention.query.weight`."""
     found = {}
-
-    def walk(part, name):
-        if isinstance(part, np.ndarray):
-            found[name] = part
-        elif isinstance(part, tuple):
-            for index, item in enumerate(part):
-                walk(item, f"{name}.{index}" if name else str(index))
-        else:
-            for field in field_names(type(part)):
-                walk(getattr(part, field), f"{name}.{field}" if name else field)
-
-    walk(tree, "")
+    _collect(tree, "", found)
     return found
+
+
+def _collect(part, name: str, found: dict[str, Array]) -> None:
+    if isinstance(part, np.ndarray):
+        found[name] = part
+    elif isinstance(part, tuple):
+        for index, item in enumerate(part):
+            _collect(item, f"{name}.{index}" if name else str(index), found)
+    else:
+        for field in field_names(type(part)):
+            _collect(getattr(part, field), f"{name}.{field}" if name else field, found)
 
 
 def replace_parameters(tree, parameters: dict[str, Array]):

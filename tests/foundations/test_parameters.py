@@ -1,5 +1,7 @@
 """Walking a tree: the arrays, all of them, each once, in the order in which they stand."""
 
+import gc
+import weakref
 from dataclasses import dataclass
 
 import numpy as np
@@ -200,3 +202,19 @@ def test_a_tree_without_arrays_is_an_empty_vector():
 def test_the_vector_of_one_array_is_new_as_well():
     array = np.ones(3)
     assert not np.shares_memory(to_vector(array), array)
+
+
+def test_nobody_keeps_an_array_that_was_only_named():
+    """Gradients of a step are as large as the model: they must be gone before the next, not when the collector comes."""
+    array = np.ones(3)
+    alive = weakref.ref(array)
+    gc.disable()
+    try:
+        for use in (named_parameters, to_vector, parameter_count, lambda tree: map_tree(np.copy, tree)):
+            use((array, (array,)))
+        from_vector((array,), np.zeros(3))
+        replace_parameters((array,), {"0": np.zeros(3)})
+        del array
+        assert alive() is None
+    finally:
+        gc.enable()
