@@ -4,7 +4,7 @@ from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 from hypothesis.extra import numpy as hnp
 from numpy.testing import assert_allclose, assert_array_equal
 
@@ -73,6 +73,7 @@ def test_agrees_with_loops(drawn):
 @given(layers_and_inputs())
 def test_gradients(drawn):
     layer, x, rng = drawn
+    assume(x.shape[-1] == 1 or (x.std(axis=-1) > 0.3 + 0.05 * np.abs(x.mean(axis=-1))).all())  # else x̂ is half rounding
     worst = check_gradients(lambda layer, x: layer(x), layer, x, rng=rng)
     assert set(worst) == {"layer.gain", "layer.shift", "x"}
 
@@ -121,6 +122,7 @@ def test_stretching_a_row_changes_nothing_when_epsilon_stretches_along(drawn, fa
 def test_what_normalising_removes_does_not_come_back(drawn):
     """dx has no part along the constant vector, and along x̂ only ε's share of it."""
     layer, x, rng = drawn
+    x = x - x.mean(axis=-1, keepdims=True)  # beside a large mean the digits of x̂ are lost, in both formulas
     dy = rng.normal(size=x.shape)
     _, dx = layer(x)[1](dy)
     x_hat = loops.layer_norm(x, np.ones(x.shape[-1]), np.zeros(x.shape[-1]), layer.epsilon)
@@ -144,7 +146,7 @@ def test_each_row_is_normalised_by_itself(drawn):
     moved.reshape(-1, x.shape[-1])[0] = rng.normal(7, 2, x.shape[-1])
     other = layer(moved)[0].reshape(-1, x.shape[-1])
     assert_array_equal(other[1:], y.reshape(-1, x.shape[-1])[1:])
-    assert x.shape[-1] == 1 or not np.allclose(other[0], y.reshape(-1, x.shape[-1])[0])
+    assert x.shape[-1] <= 2 or not np.allclose(other[0], y.reshape(-1, x.shape[-1])[0])  # two numbers become ±1, whatever they were
 
 
 # ── Numbers that break careless formulas ─────────────────────────────────────────────────────────

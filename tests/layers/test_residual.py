@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from numpy.testing import assert_array_equal
 
 import loops
@@ -99,6 +99,8 @@ def test_gradients(norm_first, drawn, rate, seed):
     def f(sublayer, norm, x):
         return residual(sublayer, norm, x, norm_first=norm_first, dropout_rate=rate, rng=np.random.default_rng(seed))
 
+    summed = x + dropout(sublayer(x)[0], rate, np.random.default_rng(seed))[0]
+    assume(all((z.std(axis=-1) > 0.3).all() for z in (x, summed)))  # of a row that all but agrees x̂ is half rounding
     worst = check_gradients(f, sublayer, norm, x, rng=rng, coordinates=0)
     assert len(worst) == 7
 
