@@ -143,10 +143,10 @@ def test_each_row_is_normalised_by_itself(drawn):
         assert_close(alone, y[n])
         assert_close(alone_backward(x[n][::-1])[1], dx[n])
     moved = x.copy()
-    moved.reshape(-1, x.shape[-1])[0] = rng.normal(7, 2, x.shape[-1])
+    moved.reshape(-1, x.shape[-1])[0] *= -1  # x̂ turns round: another row of two numbers might be ±1 alike
     other = layer(moved)[0].reshape(-1, x.shape[-1])
     assert_array_equal(other[1:], y.reshape(-1, x.shape[-1])[1:])
-    assert x.shape[-1] <= 2 or not np.allclose(other[0], y.reshape(-1, x.shape[-1])[0])  # two numbers become ±1, whatever they were
+    assert x.shape[-1] == 1 or not np.allclose(other[0], y.reshape(-1, x.shape[-1])[0])
 
 
 # ── Numbers that break careless formulas ─────────────────────────────────────────────────────────
