@@ -3,6 +3,8 @@
 import sys
 from contextlib import ExitStack
 
+from numpy_transformer.training.memory import keep_freed_memory
+
 from . import duel, figure, measure, pairs, rows, scaling, table
 from .operations import CheckError, measure_operations
 from .parts import OPERATIONS
@@ -22,6 +24,7 @@ def progress(message: str) -> None:
 
 def run(options) -> int:
     """Measure, print, save, compare and draw; return the exit status."""
+    keep_freed_memory()  # as a program that trains does
     setting = measure.Setting(options.quick, options.dtype, options.threads)
     try:
         results, exponents = measure_parts(options, setting)

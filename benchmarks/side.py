@@ -12,6 +12,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from numpy_transformer.training.memory import keep_freed_memory
+
 from .measure import Setting, calls_per_repeat
 from .operations import check_values
 from .parts import OPERATIONS
@@ -75,6 +77,7 @@ class Operations:
 
 
 def serve(kind: str, setting: Setting, requests: Iterable[str]) -> None:
+    keep_freed_memory()  # on either side
     operations = Operations(kind, setting)
     for line in requests:
         method, *arguments = json.loads(line)

@@ -82,13 +82,14 @@ class Step:
                 model = self.model(dropout_rate)
                 if workers > 1:
                     team = Workers(model, workers)
-                    model = team.model
-                state = adam.init(model)
+                else:
+                    state = adam.init(model)
             if team:
-                loss, gradient = team.loss_and_gradient(batch, seed=(state.step,))
+                loss, _ = team.loss_and_gradient(batch, seed=(team.optimiser.step,))
+                team.update(adam)
             else:
                 loss, gradient = loss_and_gradient(model, batch, rng=rng)
-            model, state = adam.update(model, gradient, state, in_place=True)
+                model, state = adam.update(model, gradient, state, in_place=True)
             return loss
 
         return step

@@ -6,7 +6,7 @@ Read the chapters in this order; each imports only chapters before it.
     attention     softmax · masks · scaled_dot_product · tiled · multi_head
     layers        layer_norm · normal_distribution · feed_forward · embedding · positional_encoding · residual
     model         config · encoder · decoder · transformer
-    training      cross_entropy · adam · schedule · clipping · batches · checkpoint · workers · loop · progress_line
+    training      cross_entropy · adam · schedule · clipping · batches · checkpoint · memory · workers · loop · progress_line
     translation   vocabulary · corpus · parallel_text · greedy · beam_search · translator · heat_map
     variations    renaming · published_model · torch_interchange · bert · gpt · generation · grouped_query_attention
     command_line  gradcheck · train · translate · gpt
@@ -42,6 +42,7 @@ from .training.adam import Adam, AdamState
 from .training.checkpoint import load, save
 from .training.clipping import clip_gradients
 from .training.cross_entropy import cross_entropy
+from .training.memory import keep_freed_memory
 from .training.schedule import cooldown, warmup_schedule
 from .training.workers import Workers
 from .translation.beam_search import beam_search

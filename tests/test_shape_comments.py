@@ -24,6 +24,7 @@ NOT_ENTERED = {  # pages, or whole parts, that no scenario needs to run
     "command_line": "commands, made of what the other pages define",
     "foundations.pullback": "defines the convention and computes nothing",
     "model.config": "sizes and choices",
+    "training.memory": "asks the system, computes nothing",
     "training.progress_line": "text only",
     "training.schedule": "one number a step",
     "translation.corpus": "sentences only",
@@ -285,7 +286,13 @@ def workers():
     batch = batches.make_batch([([5, 6, 7], [8, 9]), ([5], [6, 7, 8])])
     with training.Workers(make_transformer()[0], 2) as team:
         team.loss_and_gradient(batch)
-    training.loss_and_gradient(make_transformer()[0], batch)
+    model, adam = make_transformer()[0], page("training.adam").Adam(0.1)
+    training.loss_and_gradient(model, batch)
+    memory = [bytearray(numpy_transformer.to_vector(model).nbytes) for _ in range(5)]  # what a worker sees, seen from here
+    worker = training._Worker(1, 2, model, memory, model.source_embedding.table.dtype.str)
+    worker.differentiate(batch, 1.0, 0.0, (0,))
+    worker.add_up()
+    worker.step(adam, 0, None, 0.5)
 
 
 @scenario("training.checkpoint")

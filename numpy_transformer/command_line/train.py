@@ -15,6 +15,7 @@ from ..model.config import TransformerConfig
 from ..model.transformer import Transformer
 from ..training.adam import Adam
 from ..training.loop import Progress, TrainingConfig, mean_loss, training_steps
+from ..training.memory import keep_freed_memory
 from ..training.progress_line import ProgressLine
 from ..translation.corpus import SHOWCASE, generate_corpus, split_corpus
 from ..translation.parallel_text import read_parallel_text, split_by_source
@@ -144,6 +145,7 @@ def run(translator: Translator, progress: Progress, config: TrainingConfig, data
 def take_steps(steps: Iterator[Progress], progress: Progress, last: int, arguments: argparse.Namespace,
                save: Callable[[Progress], None], validate: Callable) -> Progress:
     """Take the steps, show the progress, save now and then; after Ctrl-C save and raise KeyboardInterrupt."""
+    keep_freed_memory()
     line = ProgressLine(progress.step, last, seconds=arguments.minutes and 60 * arguments.minutes)
     begun = saved = time.monotonic()
     first = progress.step

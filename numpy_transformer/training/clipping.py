@@ -6,6 +6,7 @@ import numpy as np
 
 from ..foundations.checks import check_number
 from ..foundations.parameters import map_tree, named_parameters
+from ..foundations.pullback import Array
 
 
 def clip_gradients(gradient, max_norm: float):
@@ -13,13 +14,19 @@ def clip_gradients(gradient, max_norm: float):
 
         ‖g‖ = √Σ g²  over all parameters together        g ← g · min(1, max_norm / ‖g‖)
 
-    The squares are summed after division by the largest entry, so that they cannot overflow.
-
     Returns the gradient and the norm ‖g‖ it had; below the limit it is the same gradient, untouched.
     Raises ValueError naming the parameter if an entry is infinite or NaN.
     """
     check_number("max_norm", max_norm)
-    arrays = named_parameters(gradient)
+    norm = gradient_norm(named_parameters(gradient))
+    if norm <= max_norm:
+        return gradient, norm
+    scale = max_norm / norm
+    return map_tree(lambda array: array * scale, gradient), norm
+
+
+def gradient_norm(arrays: dict[str, Array]) -> float:
+    """Return √Σ g² over all arrays together. Squares are taken of g / max |g|: they cannot overflow, nor all vanish."""
     largest = 0.0
     for name, array in arrays.items():
         size = float(np.abs(array).max(initial=0))
@@ -27,10 +34,5 @@ def clip_gradients(gradient, max_norm: float):
             raise ValueError(f"the gradient of {name or 'the array'} holds {size}")
         largest = max(largest, size)
     if largest == 0:
-        return gradient, largest
-    unit_norm = math.sqrt(sum(float(np.square(array / largest).sum(dtype=np.float64)) for array in arrays.values()))
-    norm = largest * unit_norm
-    if norm <= max_norm:
-        return gradient, norm
-    scale = max_norm / largest / unit_norm
-    return map_tree(lambda array: array * scale, gradient), norm
+        return largest
+    return largest * math.sqrt(sum(float(np.square(array / largest).sum(dtype=np.float64)) for array in arrays.values()))

@@ -73,21 +73,20 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
     adam = Adam(learning_rate=0.0, weight_decay=config.weight_decay)  # the schedule sets the rate
     model, state = map_tree(lambda array: array.copy(order="C"), (progress.model, progress.optimiser))
     width = model.source_embedding.table.shape[1]
-    with Workers(model, workers) if workers > 1 else nullcontext() as team:
-        if team:
-            model = team.model
+    with Workers(model, workers, state) if workers > 1 else nullcontext() as team:
         for batch in islice(_batches(examples, config, state.step), max(config.steps - state.step, 0)):
             step = state.step + 1
+            rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
+            rate *= cooldown(step, config.steps, config.cooldown_steps)
             if team:
-                loss, gradient = team.loss_and_gradient(
-                    batch, label_smoothing=config.label_smoothing, seed=(config.seed, 1, step))
+                loss, _ = team.loss_and_gradient(batch, label_smoothing=config.label_smoothing, seed=(config.seed, 1, step))
+                team.update(adam, rate, max_norm=config.max_norm)
+                model, state = team.model, team.optimiser
             else:
                 loss, gradient = loss_and_gradient(
                     model, batch, label_smoothing=config.label_smoothing, rng=np.random.default_rng([config.seed, 1, step]))
-            gradient, _ = clip_gradients(gradient, config.max_norm)
-            rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
-            rate *= cooldown(step, config.steps, config.cooldown_steps)
-            model, state = adam.update(model, gradient, state, rate, in_place=True)
+                gradient, _ = clip_gradients(gradient, config.max_norm)
+                model, state = adam.update(model, gradient, state, rate, in_place=True)
             yield Progress(model, state, loss, batch.tokens)
 
 

@@ -6,28 +6,35 @@ batch's n tokens, then
     loss = Σ_w (n_w / n) loss_w        ∂loss = Σ_w (n_w / n) ∂loss_w
 
 so each worker runs both passes on its own sentences, starting backward from n_w / n instead of 1,
-and the gradients simply add. Pullbacks are pure, so nothing else has to be agreed upon.
+and the gradients simply add. Pullbacks are pure, so nothing else has to be agreed upon. The sum
+and Adam's step go number by number, so they too can be shared out: each worker adds up and steps
+its own share of the parameters, for all.
 
 Why not leave the cores to the matrix products? Those use them, but whatever stands between two
 products (softmax, norms, dropout, Python itself) keeps all but one core waiting. Here every core
 does everything, one BLAS thread each.
 
-Parameters and gradients lie in memory that all processes see, so that only ids and losses travel.
+Parameters, moments and gradients lie in memory that all processes see: only ids and losses travel.
 The processes are started afresh (not forked), since BLAS reads the number of its threads but once.
 """
 
+import math
 import multiprocessing
 import os
 import signal
-from dataclasses import dataclass
+from bisect import bisect_left
+from itertools import accumulate
 
 import numpy as np
 
-from ..foundations.checks import check_count
+from ..foundations.checks import check_count, check_number
 from ..foundations.parameters import from_vector, named_parameters, parameter_count, to_vector
 from ..model.transformer import Transformer
+from .adam import Adam, AdamState
 from .batches import PAD, Batch
+from .clipping import gradient_norm
 from .cross_entropy import cross_entropy
+from .memory import keep_freed_memory
 
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
@@ -40,39 +47,34 @@ def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: floa
     return share * loss, model_backward(loss_backward(share))
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """What one worker is to do for one step."""
-
-    batch: Batch
-    share: float
-    label_smoothing: float
-    seed: tuple[int, ...]
-
-
 class Workers:
-    """`count` processes that compute gradients of one model together. Use as `with Workers(model, 2) as workers:`.
+    """`count` processes that train one model together. Use as `with Workers(model, 2) as workers:`.
 
-    `workers.model` is the model whose parameters all of them see: step it in place and they follow.
+    `workers.model` and `workers.optimiser` lie where all of them see them: step them in place, or
+    let the workers do it, and all follow. The model given stays as it was, and so does the
+    optimiser's state, which is that before the first step if there is none.
     For a fixed number of workers results are the same bit for bit from run to run; for another
     number they differ by rounding, and with dropout by the masks.
     """
 
-    def __init__(self, model: Transformer, count: int):
+    def __init__(self, model: Transformer, count: int, optimiser: AdamState | None = None):
         check_count("count", count)
         context = multiprocessing.get_context("spawn")
         size, dtype = parameter_count(model), to_vector(model).dtype
-        shared = [context.RawArray("b", size * dtype.itemsize) for _ in range(count + 1)]
-        parameters, *self._gradients = (np.frombuffer(memory, dtype) for memory in shared)  # (P,)
+        memory = [context.RawArray("b", size * dtype.itemsize) for _ in range(3 + count)]
+        parameters, first, second, total, *_ = (np.frombuffer(shared, dtype) for shared in memory)  # (P,) each
         parameters[:] = to_vector(model)
-        self.model, self._total = from_vector(model, parameters), from_vector(model, self._gradients[0])
+        if optimiser:
+            first[:], second[:] = optimiser.first, optimiser.second
+        self.model, self._total = from_vector(model, parameters), from_vector(model, total)
+        self.optimiser = AdamState(optimiser.step if optimiser else 0, first, second)
         self._connections, self._processes = [], []
         threads = {name: os.environ.get(name) for name in BLAS_THREADS}
         os.environ.update({name: str(max((os.cpu_count() or 1) // count, 1)) for name in BLAS_THREADS})
         try:
-            for memory in shared[1:]:
+            for number in range(count):
                 here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, model, shared[0], memory, dtype.str), daemon=True)
+                process = context.Process(target=_work, args=(there, number, count, model, memory, dtype.str), daemon=True)
                 process.start()
                 there.close()
                 self._connections.append(here)
@@ -87,22 +89,40 @@ class Workers:
         The gradient lies in shared memory: it is good until the next call. Raises what a worker
         raised, or ChildProcessError if one of them was killed.
         """
-        count = len(self._connections)
+        tasks, count = [], len(self._connections)
+        for w in range(count):
+            part = Batch(*(rows[w::count] for rows in (batch.source, batch.target_input, batch.target_output)))
+            tasks.append((part, part.tokens / max(batch.tokens, 1), label_smoothing, (*seed, w)))
+        losses = self._ask("differentiate", tasks)
+        self._ask("add_up", [()] * count)
+        return sum(losses), self._total
+
+    def update(self, adam: Adam, learning_rate: float | None = None, *, max_norm: float | None = None) -> None:
+        """Step `model` and `optimiser` by the gradient last computed, after clipping to `max_norm` if there is one.
+
+        Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its share.
+        Raises ValueError naming the parameter if the gradient to be clipped is infinite or NaN.
+        """
+        count, scale = len(self._connections), 1.0
+        if max_norm is not None:
+            check_number("max_norm", max_norm)
+            norm = math.hypot(*self._ask("norm", [()] * count))
+            scale = max_norm / norm if norm > max_norm else 1.0
+        self._ask("step", [(adam, self.optimiser.step, learning_rate, scale)] * count)
+        self.optimiser = AdamState(self.optimiser.step + 1, self.optimiser.first, self.optimiser.second)
+
+    def _ask(self, name: str, arguments: list[tuple]) -> list:
+        """Have every worker call its method of that name, and wait for all answers."""
         try:
-            for w, connection in enumerate(self._connections):
-                part = Batch(*(rows[w::count] for rows in (batch.source, batch.target_input, batch.target_output)))
-                share = part.tokens / max(batch.tokens, 1)
-                connection.send(_Task(part, share, label_smoothing, (*seed, w)))
+            for connection, given in zip(self._connections, arguments):
+                connection.send((name, given))
             answers = [connection.recv() for connection in self._connections]
         except (EOFError, OSError):
             raise ChildProcessError("a worker process was killed: there is no answer from it") from None
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
-        total = self._gradients[0]          # (P,)
-        for gradient in self._gradients[1:]:  # (P,)
-            total += gradient               # (P,)
-        return sum(answers), self._total
+        return answers
 
     def __enter__(self) -> "Workers":
         return self
@@ -114,21 +134,57 @@ class Workers:
             process.join(timeout=5)
 
 
-def _work(connection, model, parameters, memory, dtype) -> None:
-    """A worker's life: take a task, write the gradient, answer with the loss, until there are no more orders."""
+class _Worker:
+    """What one worker does when asked: both passes for its sentences, sum and step for its share of the parameters.
+
+    The share is a run of whole arrays, since weight decay must know a matrix from a bias.
+    """
+
+    def __init__(self, number: int, count: int, model: Transformer, memory: list, dtype: str):
+        parameters, first, second, *gradients = (np.frombuffer(shared, dtype) for shared in memory)  # (P,) each
+        self.model = from_vector(model, parameters)
+        self.written = named_parameters(from_vector(model, gradients[number]))
+        arrays, totals = named_parameters(self.model), named_parameters(from_vector(model, gradients[0]))
+        ends = list(accumulate((array.size for array in arrays.values()), initial=0))  # where among the P numbers
+        start, stop = (bisect_left(ends, ends[-1] * n / count) for n in (number, number + 1))
+        names, here = list(arrays)[start:stop], slice(ends[start], ends[stop])
+        self.parameters, self.totals = ({name: of[name] for name in names} for of in (arrays, totals))
+        self.first, self.second, self.total, *self.others = (v[here] for v in (first, second, *gradients))  # (N,) each
+
+    def differentiate(self, batch: Batch, share: float, label_smoothing: float, seed: tuple[int, ...]) -> float:
+        loss, gradient = loss_and_gradient(self.model, batch, label_smoothing=label_smoothing,
+                                           rng=np.random.default_rng(seed), share=share)
+        for name, array in named_parameters(gradient).items():
+            self.written[name][...] = array
+        return loss
+
+    def add_up(self) -> None:
+        total = self.total  # (N,)
+        for other in self.others:  # (N,)
+            total += other  # (N,)
+
+    def norm(self) -> float:
+        return gradient_norm(self.totals)
+
+    def step(self, adam: Adam, step: int, learning_rate: float | None, scale: float) -> None:
+        if scale != 1:
+            np.multiply(self.total, scale, out=self.total)  # (N,)
+        adam.update(tuple(self.parameters.values()), tuple(self.totals.values()),
+                    AdamState(step, self.first, self.second), learning_rate, in_place=True)
+
+
+def _work(connection, *arguments) -> None:
+    """A worker's life: do what is asked and answer, until there are no more orders."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the orders
-    model = from_vector(model, np.frombuffer(parameters, dtype))
-    written = named_parameters(from_vector(model, np.frombuffer(memory, dtype)))
+    keep_freed_memory()
+    worker = _Worker(*arguments)
     while True:
         try:
-            task = connection.recv()
+            name, given = connection.recv()
         except EOFError:
             return
         try:
-            loss, gradient = loss_and_gradient(model, task.batch, label_smoothing=task.label_smoothing,
-                                               rng=np.random.default_rng(task.seed), share=task.share)
-            for name, array in named_parameters(gradient).items():
-                written[name][...] = array
-            connection.send(loss)
+            answer = getattr(worker, name)(*given)
         except Exception as error:
-            connection.send(error)
+            answer = error
+        connection.send(answer)

@@ -7,11 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from numpy_transformer import Transformer, TransformerConfig, from_vector, map_tree, named_parameters, to_vector
+from numpy_transformer import Transformer, TransformerConfig, from_vector, map_tree, named_parameters, parameter_count, to_vector
 from numpy_transformer.training.adam import Adam
 from numpy_transformer.training.batches import Batch, epoch, make_batch
+from numpy_transformer.training.clipping import clip_gradients
 from numpy_transformer.training.loop import Progress, TrainingConfig, training_steps
-from numpy_transformer.training.workers import BLAS_THREADS, Workers, loss_and_gradient
+from numpy_transformer.training.workers import BLAS_THREADS, Workers, _Worker, loss_and_gradient
 from strategies import assert_close, assert_same, randomised
 
 EXAMPLES = [([4, 5, 6, 7], [8, 9, 4]), ([5], [6, 7, 8, 9, 4]), ([6, 6], [7]), ([9, 8, 7], [6, 5]), ([4, 9], [5, 5, 5])]
@@ -71,6 +72,72 @@ def test_the_model_given_stays_as_it_was():
         np.testing.assert_array_equal(to_vector(workers.model), before)
         workers.model.source_embedding.table[:] = 0
     np.testing.assert_array_equal(to_vector(model), before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 200])
+def test_every_parameter_is_in_one_share(count):
+    """200 workers are more than there are arrays: some have nothing to step."""
+    model, found = make_model(), []
+    memory = [bytearray(to_vector(model).nbytes) for _ in range(4)]
+    for number in range(count):
+        worker = _Worker(number, count, model, memory[:3] + [memory[3]] * count, "<f8")
+        found += worker.parameters
+        size = sum(array.size for array in worker.parameters.values())
+        assert worker.totals.keys() == worker.parameters.keys()
+        assert worker.total.size == worker.first.size == worker.second.size == size
+        assert abs(size - parameter_count(model) / count) <= max(array.size for array in named_parameters(model).values())
+    assert found == list(named_parameters(model))
+
+
+@pytest.mark.parametrize("max_norm, weight_decay", [(None, 0.0), (1e9, 0.1), (0.01, 0.1), (0, 0.0)])
+def test_two_updates_are_those_of_one_process(max_norm, weight_decay):
+    model, batch, adam = make_model(), make_batch(EXAMPLES), Adam(0.01, weight_decay=weight_decay)
+    state = adam.init(model)
+    _, gradient = loss_and_gradient(model, batch)
+    model, state = adam.update(model, gradient, state)
+    with Workers(model, 2, state) as team:
+        for rate in (None, 0.5):
+            _, gradient = team.loss_and_gradient(batch)
+            if max_norm is not None:
+                gradient, norm = clip_gradients(gradient, max_norm)
+                assert norm > 0.01
+            model, state = adam.update(model, gradient, state, rate)
+            assert team.update(adam, rate, max_norm=max_norm) is None
+            assert team.optimiser.step == state.step
+            assert_same((team.model, team.optimiser.first, team.optimiser.second), (model, state.first, state.second),
+                        rtol=1e-9, atol=1e-12)
+
+
+def test_the_state_given_stays_as_it_was():
+    model, batch, adam = make_model(), make_batch(EXAMPLES), Adam(0.1)
+    state = adam.init(model)
+    with Workers(model, 1, state) as team:
+        team.loss_and_gradient(batch)
+        team.update(adam)
+    assert state.step == 0 and not state.first.any() and not state.second.any()
+    assert_same(model, make_model())
+
+
+def test_a_gradient_that_is_not_finite_is_named_and_nothing_is_stepped():
+    model = make_model()
+    with Workers(model, 2) as team:
+        _, gradient = team.loss_and_gradient(make_batch(EXAMPLES))
+        gradient.decoder.norm.shift[0] = np.nan
+        with pytest.raises(ValueError, match="^the gradient of decoder.norm.shift holds nan"):
+            team.update(Adam(0.1), max_norm=1.0)
+        assert team.optimiser.step == 0 and not team.optimiser.first.any()
+        assert_same(team.model, model)
+
+
+@pytest.mark.parametrize("arguments, message", [
+    (dict(max_norm=-1.0), "^max_norm must be a number at least 0"), (dict(learning_rate=-1.0), "^learning_rate must be")])
+def test_a_wrong_update_is_refused_and_nothing_is_stepped(team, arguments, message):
+    team.loss_and_gradient(make_batch(EXAMPLES))
+    before = map_tree(np.copy, (team.model, team.optimiser))
+    with pytest.raises(ValueError, match=message):
+        team.update(Adam(0.1), **arguments)
+    assert_same((team.model, team.optimiser.first), (before[0], before[1].first))
+    assert team.optimiser.step == 0
 
 
 def test_a_worker_that_fails_says_so_and_goes_on(team):
