@@ -14,11 +14,15 @@ CHUNK = 1 << 15  # numbers stepped at a time: few enough to stay in the cache, e
 
 @dataclass(frozen=True, eq=False)
 class AdamState:
-    """How often the optimiser has stepped, and both moments of all P parameters, in the order of `to_vector`."""
+    """How often the optimiser has stepped, and both moments of all P parameters, in the order of `to_vector`.
+
+    Not the means m and v are kept but the sums that they are fractions of, M ← β₁ M + g and
+    V ← β₂ V + g². The factors 1 − β wait until the step's size is set: two products less for each number.
+    """
 
     step: int
-    first: Array   # (P,)  m
-    second: Array  # (P,)  v
+    first: Array   # (P,)  M = m / (1 − β₁)
+    second: Array  # (P,)  V = v / (1 − β₂)
 
 
 @dataclass(frozen=True)
@@ -79,20 +83,21 @@ class Adam:
                 if p.ndim >= 2:
                     p *= 1 - rate * self.weight_decay  # (...)
         t, start = state.step + 1, 0
-        root = math.sqrt(1 - self.beta2**t)          # √v̂ = √v / root, so η m̂ / (√v̂ + ε) = η root m̂ / (√v + root ε)
-        step_size, epsilon = rate * root / (1 - self.beta1**t), root * self.epsilon
+        first_sum = (1 - self.beta1**t) / (1 - self.beta1)              # m̂ = M / (1 + β₁ + … + β₁ᵗ⁻¹): a weighted mean
+        root = math.sqrt((1 - self.beta2**t) / (1 - self.beta2))        # √v̂ = √V / root
+        step_size, epsilon = rate * root / first_sum, root * self.epsilon  # η m̂ / (√v̂ + ε) = step_size M / (√V + root ε)
         for pieces in _pieces(parameters.values(), [gradients[name] for name in parameters]):
-            g = np.concatenate([piece for _, piece in pieces])  # (N,)
+            g = pieces[0][1] if len(pieces) == 1 else np.concatenate([piece for _, piece in pieces])  # (N,)
             here = slice(start, start + len(g))
             start += len(g)
-            m, v = state.first[here], state.second[here]  # (N,), (N,)
-            m *= self.beta1                          # (N,)
-            m += (1 - self.beta1) * g                # (N,)
-            v *= self.beta2                          # (N,)
-            v += (1 - self.beta2) * g * g            # (N,)
-            size = np.sqrt(v)                        # (N,)
+            M, V = state.first[here], state.second[here]  # (N,), (N,)
+            M *= self.beta1                          # (N,)
+            M += g                                   # (N,)
+            V *= self.beta2                          # (N,)
+            V += g * g                               # (N,)
+            size = np.sqrt(V)                        # (N,)
             size += epsilon                          # (N,)
-            step = np.divide(m, size, out=size)      # (N,)
+            step = np.divide(M, size, out=size)      # (N,)
             step *= step_size                        # (N,)
             done = 0
             for p, _ in pieces:

@@ -13,7 +13,7 @@ from ..model.config import TransformerConfig
 from ..model.transformer import Transformer
 from .adam import AdamState
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,16 +35,17 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
     counted = targets != ignore_index                                      # (...)
     labels = np.where(counted, targets, np.zeros_like(targets))            # (...)  what is ignored may be any number
     labels = as_ids("targets", labels, V)[counted]                         # (N,)
-    e = logits[counted]                                                    # (N, V)  the counted rows alone, a copy
+    nothing_ignored = labels.size == targets.size
+    rows = logits.reshape(-1, V) if nothing_ignored else logits[counted]   # (N, V)  the counted rows alone
     if given == np.float16:
-        e = e.astype(np.float32)                                           # (N, V)
-    everyone, count = np.arange(len(e)), max(len(e), 1)                    # (N,)
+        rows = rows.astype(np.float32)                                     # (N, V)
+    everyone, count = np.arange(len(rows)), max(len(rows), 1)              # (N,)
 
-    shift = e.max(axis=-1, keepdims=True)                                  # (N, 1)
+    shift = rows.max(axis=-1, keepdims=True)                               # (N, 1)
     if not np.isfinite(shift).all():
         raise ValueError(f"logits of shape {shape} hold NaN, +inf or a row of -inf: cross_entropy needs finite scores")
     with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
-        e -= shift                                                         # (N, V)
+        e = rows - shift                                                   # (N, V)
     right = (1 - label_smoothing) * e[everyone, labels]                    # (N,)
     if label_smoothing:
         right += label_smoothing * e.mean(axis=-1)                         # (N,)  Σ q z, all shifted alike
@@ -55,9 +56,12 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
 
     def backward(d_loss=1.0):
         d_rows = e / total                                                 # (N, V)  p
-        d_rows -= label_smoothing / V                                      # (N, V)
+        if label_smoothing:
+            d_rows -= label_smoothing / V                                  # (N, V)
         d_rows[everyone, labels] -= 1 - label_smoothing                    # (N,)
         d_rows *= float(d_loss) / count                                    # (N, V)
+        if nothing_ignored:
+            return d_rows.astype(given, copy=False).reshape(shape)         # (..., V)
         dz = np.zeros(shape, given)                                        # (..., V)
         dz[counted] = d_rows                                               # (N, V)
         return dz                                                          # (..., V)

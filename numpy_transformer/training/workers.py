@@ -149,7 +149,8 @@ class _Worker:
         start, stop = (bisect_left(ends, ends[-1] * n / count) for n in (number, number + 1))
         names, here = list(arrays)[start:stop], slice(ends[start], ends[stop])
         self.parameters, self.totals = ({name: of[name] for name in names} for of in (arrays, totals))
-        self.first, self.second, self.total, *self.others = (v[here] for v in (first, second, *gradients))  # (N,) each
+        self.whole, self.first, self.second, self.total, *self.others = (
+            vector[here] for vector in (parameters, first, second, *gradients))                                # (N,) each
 
     def differentiate(self, batch: Batch, share: float, label_smoothing: float, seed: tuple[int, ...]) -> float:
         loss, gradient = loss_and_gradient(self.model, batch, label_smoothing=label_smoothing,
@@ -169,8 +170,10 @@ class _Worker:
     def step(self, adam: Adam, step: int, learning_rate: float | None, scale: float) -> None:
         if scale != 1:
             np.multiply(self.total, scale, out=self.total)  # (N,)
-        adam.update(tuple(self.parameters.values()), tuple(self.totals.values()),
-                    AdamState(step, self.first, self.second), learning_rate, in_place=True)
+        share = tuple(self.parameters.values()), tuple(self.totals.values())
+        if adam.weight_decay == 0:
+            share = self.whole, self.total  # all as one array: without decay their shapes are of no account
+        adam.update(*share, AdamState(step, self.first, self.second), learning_rate, in_place=True)
 
 
 def _work(connection, *arguments) -> None:

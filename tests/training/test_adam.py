@@ -112,11 +112,14 @@ def test_the_settings_are_the_papers_unless_given():
     assert Adam(0.3) == Adam(0.3, beta1=0.9, beta2=0.98, epsilon=1e-9, weight_decay=0.0)
 
 
-def test_the_moments_after_one_step():
-    _, (_, state) = run(Adam(0.1), np.array([5.0, 6.0]), [np.array([1.0, -3.0])])
-    assert state.step == 1
-    assert_close(state.first, [0.1, -0.3], 1e-15)
-    assert_close(state.second, [0.02, 0.18], 1e-15)
+def test_the_moments_after_two_steps():
+    """What is kept are the sums; the means are (1 − β) times these."""
+    _, (_, one), (_, two) = run(Adam(0.1), np.array([5.0, 6.0]), [np.array([1.0, -3.0]), np.array([2.0, 0.0])])
+    assert (one.step, two.step) == (1, 2)
+    assert_close(one.first, [1, -3], 1e-15)
+    assert_close(one.second, [1, 9], 1e-15)
+    assert_close(two.first, [0.9 + 2, -2.7], 1e-15)
+    assert_close(two.second, [0.98 + 4, 8.82], 1e-15)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])

@@ -206,9 +206,9 @@ def test_a_step_without_moments_is_refused(path):
 
 
 @pytest.mark.parametrize("change, message", [
-    (lambda header: header | {"format": 2}, "format 2, expected 1"),
-    (lambda header: header | {"format": "1"}, "format 1, expected 1"),
-    (lambda header: header | {"format": 2, "config": {"of": "the future"}}, "format 2, expected 1"),
+    (lambda header: header | {"format": 1}, "format 1, expected 2"),
+    (lambda header: header | {"format": "2"}, "format 2, expected 2"),
+    (lambda header: header | {"format": 3, "config": {"of": "the future"}}, "format 3, expected 2"),
     (lambda header: header | {"config": header["config"] | {"experts": 8}}, "experts"),
     (lambda header: header | {"config": {k: v for k, v in header["config"].items() if k != "heads"}}, "heads"),
     (lambda header: header | {"config": header["config"] | {"heads": 3}}, "width 4 is not divisible by heads 3"),
@@ -386,7 +386,7 @@ def test_the_header_is_readable_text(path):
         header = json.loads(str(file["header"]))
         names = [f"{kind}.{name}" for kind in ("model", "first", "second") for name in named_parameters(a_model())]
         assert sorted(file.files) == sorted(["header", *names])
-    assert header == {"format": 1, "kind": "Transformer", "config": asdict(SMALL), "step": 17, "notes": {"day": 3}}
+    assert header == {"format": 2, "kind": "Transformer", "config": asdict(SMALL), "step": 17, "notes": {"day": 3}}
 
 
 def test_a_model_of_another_kind_has_its_own_checkpoints(tmp_path):
