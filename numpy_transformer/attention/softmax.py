@@ -35,9 +35,10 @@ def softmax(x: Array):
     if given == np.float16:
         x = x.astype(np.float32)                                  # (..., N)
     shift = x.max(axis=-1, keepdims=True, initial=-np.inf)        # (..., 1)
-    if not (shift < np.inf).all():
-        raise ValueError(f"x of shape {x.shape} holds NaN or +inf: softmax needs finite scores, or -inf to hide one")
-    shift = np.where(shift == -np.inf, 0, shift)                  # (..., 1)  -inf - (-inf) would be NaN
+    if not np.isfinite(shift).all():
+        if not (shift < np.inf).all():
+            raise ValueError(f"x of shape {x.shape} holds NaN or +inf: softmax needs finite scores, or -inf to hide one")
+        shift = np.where(shift == -np.inf, 0, shift)              # (..., 1)  -inf - (-inf) would be NaN
     with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
         y = x - shift                                             # (..., N)  the shift cancels; exp cannot overflow
     np.exp(y, out=y)
