@@ -31,9 +31,9 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
 
         ds = w ⊙ (d_output vᵀ − Δ)      dq = ds k / √K      dk = dsᵀ q / √K      dv = wᵀ d_output
 
-    since Δ = Σₛ dw w, the inner sum of softmax's pullback. Two steps cost no pass over the tile of
-    their own, because a column rides along in a product: p [v, 1] makes Σ p beside Σ p v, and
-    [d_output, −Δ] [v, 1]ᵀ subtracts Δ.
+    since Δ = Σₛ dw w, the inner sum of softmax's pullback. Three steps cost no pass over the tile of
+    their own, because a column rides along in a product: [q, −c] [k, 1]ᵀ subtracts c, p [v, 1] makes
+    Σ p beside Σ p v, and [d_output, −Δ] [v, 1]ᵀ subtracts Δ.
 
     Parameters: as there, and `causal`, which hides the future (the last query sees every key) and
     skips the tiles that lie in it altogether; heads are shared out to `threads` threads. Returns
@@ -55,21 +55,21 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
         check_mask(mask, (*leading, T, S))
         mask = np.broadcast_to(mask, (*leading, T, S))                 # (..., T, S)  a view, not a copy for each head
     heads = list(np.ndindex(*leading))
+    shown_or_hidden = q.dtype.type(0), q.dtype.type(-np.inf)
 
     def tiles(head):
         """Yield query slice, key slice and what to add to the scores there, for every tile that is not all hidden."""
         for i in range(0, T, query_block):
             rows = slice(i, min(i + query_block, T))
-            for j in range(0, S, key_block):
-                columns = slice(j, min(j + key_block, S))
+            end = min(rows.stop + S - T, S) if causal else S  # of the keys that the last of these queries sees
+            for j in range(0, end, key_block):
+                columns = slice(j, min(j + key_block, end))
                 last = columns.stop - 1 - (S - T)  # the query from which on all keys of the tile are seen
-                if causal and rows.stop - 1 < j - (S - T):
-                    break
                 seen = None if mask is None else mask[(*heads[head], rows, columns)]           # (R, C)
                 if causal and i < last:
                     places = np.arange(i, rows.stop)[:, None] + (S - T) >= np.arange(j, columns.stop)  # (R, C)
                     seen = places if seen is None else seen & places                          # (R, C)
-                yield rows, columns, None if seen is None else np.where(seen, 0, -np.inf).astype(q.dtype)
+                yield rows, columns, None if seen is None else np.where(seen, *shown_or_hidden)
 
     N = math.prod(leading)
     q_heads, k_heads, v_heads = (x.reshape(N, *x.shape[-2:]) for x in (q, k, v))              # (N, T, K), (N, S, K), (N, S, M)
@@ -83,14 +83,15 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
         if not c.max(initial=0) <= 40:  # else exp(s − c) ≥ exp(−80), which float32 still holds
             c = np.full((T, 1), -np.inf, q.dtype)                                             # (T, 1)
             for rows, columns, hidden in tiles(head):
-                s = score_tile(Q[rows], k[columns], 0, hidden)                                # (I, J)
+                s = score_tile(Q[rows], k[columns], hidden)                                   # (I, J)
                 c[rows] = np.maximum(c[rows], s.max(axis=-1, keepdims=True))                  # (I, 1)
             if not (c < np.inf).all():
                 raise ValueError("q or k holds NaN or infinity, or is so large that a score overflows")
             c[c == -np.inf] = 0
+        Q, k = beside(Q, -c[:, 0]), beside(k, 1)                                              # (T, K + 1), (S, K + 1)
         sums = np.zeros((T, M + 1), q.dtype)                                                  # (T, M + 1)
         for rows, columns, hidden in tiles(head):
-            p = score_tile(Q[rows], k[columns], c[rows], hidden)                              # (R, C)
+            p = score_tile(Q[rows], k[columns], hidden)                                       # (R, C)
             np.exp(p, out=p)
             sums[rows] += p @ v[columns]                                                      # (R, M + 1)
         total = np.where(sums[:, M:] > 0, sums[:, M:], 1)                                     # (T, 1)  1 where no key is seen
@@ -104,17 +105,18 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
         dq, dk, dv = (np.zeros_like(x) for x in (q_heads, k_heads, v_heads))                  # (N, T, K), (N, S, K), (N, S, M)
 
         def one_head(head):
-            Q, k, v = q_heads[head] * scale, k_heads[head], beside(v_heads[head], 1)          # (T, K), (S, K), (S, M + 1)
+            Q, k = beside(q_heads[head] * scale, -L[head, :, 0]), beside(k_heads[head], 1)    # (T, K + 1), (S, K + 1)
+            v = beside(v_heads[head], 1)                                                      # (S, M + 1)
             delta = np.vecdot(d_out[head], output[head])                                      # (T,)
             d = beside(d_out[head], -delta)                                                   # (T, M + 1)
             for rows, columns, hidden in tiles(head):
-                w = score_tile(Q[rows], k[columns], L[head, rows], hidden)                    # (R, C)
+                w = score_tile(Q[rows], k[columns], hidden)                                   # (R, C)
                 np.exp(w, out=w)
                 ds = d[rows] @ v[columns].T                                                   # (R, C)
                 ds *= w                                                                       # (R, C)
                 dv[head, columns] += w.T @ d[rows, :M]                                        # (C, M)
-                dk[head, columns] += ds.T @ Q[rows]                                           # (C, K)
-                dq[head, rows] += ds @ k[columns]                                             # (R, K)
+                dk[head, columns] += ds.T @ Q[rows, :K]                                       # (C, K)
+                dq[head, rows] += ds @ k[columns, :K]                                         # (R, K)
             dq[head] *= scale                                                                 # (T, K)
 
         over_heads(one_head, N, threads)
@@ -130,10 +132,9 @@ def beside(x: Array, column) -> Array:
     return wide
 
 
-def score_tile(Q: Array, k: Array, c, hidden: Array | None) -> Array:
-    """Q kᵀ − c + hidden for Q (R, K), k (C, K), c (R, 1) and hidden (R, C), which is 0 or −inf."""
+def score_tile(Q: Array, k: Array, hidden: Array | None) -> Array:
+    """Q kᵀ + hidden for Q (R, N), k (C, N) and hidden (R, C), which is 0 or −inf."""
     s = Q @ k.T                                                                               # (R, C)
-    s -= c                                                                                    # (R, C)
     if hidden is not None:
         s += hidden                                                                           # (R, C)
     return s

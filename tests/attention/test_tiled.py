@@ -83,7 +83,7 @@ def test_an_excluded_key_is_excluded_and_not_merely_small():
 def test_tiles_in_the_future_are_not_computed(monkeypatch):
     computed = []
     original = tiled.score_tile
-    monkeypatch.setattr(tiled, "score_tile", lambda Q, k, c, hidden: computed.append(Q.shape) or original(Q, k, c, hidden))
+    monkeypatch.setattr(tiled, "score_tile", lambda Q, k, hidden: computed.append((len(Q), len(k))) or original(Q, k, hidden))
     x = np.random.default_rng(0).normal(size=(8, 2))
     for causal, count in ((False, 16), (True, 10)):
         computed.clear()
@@ -93,10 +93,22 @@ def test_tiles_in_the_future_are_not_computed(monkeypatch):
         assert computed == [(2, 2)] * count * 2
 
 
+def test_a_tile_ends_with_the_last_key_that_one_of_its_queries_sees(monkeypatch):
+    computed = []
+    original = tiled.score_tile
+    monkeypatch.setattr(tiled, "score_tile", lambda Q, k, hidden: computed.append((len(Q), len(k))) or original(Q, k, hidden))
+    q, k = np.random.default_rng(0).normal(size=(2, 9, 2))
+    tiled_attention(q[:5], k, k, causal=True, query_block=2, key_block=8)  # query 0 sees keys 0 … 4
+    assert computed == [(2, 6), (2, 8), (1, 8), (1, 1)]
+    computed.clear()
+    tiled_attention(q, k[:4], k[:4], causal=True, query_block=3, key_block=8)  # queries 0 … 4 see no key
+    assert computed == [(3, 1), (3, 4)]
+
+
 def test_tiles_that_need_no_mask_get_none(monkeypatch):
     masked = []
     original = tiled.score_tile
-    monkeypatch.setattr(tiled, "score_tile", lambda Q, k, c, hidden: masked.append(hidden is not None) or original(Q, k, c, hidden))
+    monkeypatch.setattr(tiled, "score_tile", lambda Q, k, hidden: masked.append(hidden is not None) or original(Q, k, hidden))
     x = np.random.default_rng(0).normal(size=(8, 2))
     tiled_attention(x, x, x, causal=True, query_block=2, key_block=2)
     assert sum(masked) == 4 and len(masked) == 10
