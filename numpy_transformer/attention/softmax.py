@@ -21,8 +21,8 @@ def softmax(x: Array):
     which takes two passes over a row and never builds the N × N table of these, the Jacobian.
 
     Parameters: x (..., N); −inf marks an entry that may get no weight. Returns y (..., N) and
-    backward(dy) → dx. A row that is all −inf gives zeros, and so does its gradient. float16 is
-    computed in float32 and cast back. Raises ValueError if x holds NaN or +inf.
+    backward(dy) → dx. A row that is all −inf gives zeros, and its gradient is zero. Going forward
+    float16 is computed in float32. Raises ValueError if x holds NaN or +inf.
 
     >>> softmax(np.array([2.0, 0.0, -1.0]))[0].round(2)      # scores close together share the weight
     array([0.84, 0.11, 0.04])
@@ -47,7 +47,7 @@ def softmax(x: Array):
     y = np.asarray(y, given)                                      # (..., N)
 
     def backward(dy):                                             # (..., N)
-        inner = np.einsum("...n,...n->...", dy, y)[..., None]     # (..., 1)  for short rows half the time of vecdot
+        inner = np.einsum("...n,...n->...", dy, y)[..., None]     # (..., 1)  for short rows faster than vecdot
         dx = dy - inner                                           # (..., N)
         dx *= y                                                   # (..., N)
         return dx

@@ -45,9 +45,9 @@ class Embedding:
         def backward(dy):                                        # (..., D)
             V, D = self.table.shape
             first = ids.reshape(-1, 1).astype(np.intp) * D       # (N, 1)
-            places = first + np.arange(D)                        # (N, D)  of the numbers of row v in the flat table: vD + d
+            places = first + np.arange(D)                        # (N, D)  entry (v, d) is number vD + d of the flat table
             d_table = np.zeros(V * D, self.table.dtype)          # (V·D,)
-            np.add.at(d_table, places.ravel(), dy.ravel())       # number by number: five times as fast as row by row
+            np.add.at(d_table, places.ravel(), dy.ravel())       # number by number: two to five times as fast as row by row
             return replace(self, table=d_table.reshape(V, D))
 
         return y, backward

@@ -9,20 +9,20 @@ from ..foundations.checks import check_number, check_shape
 from ..foundations.parameters import map_tree, named_parameters, to_vector
 from ..foundations.pullback import Array
 
-CHUNK = 1 << 15  # numbers stepped at a time: few enough to stay in the cache, enough for calling NumPy not to count
+CHUNK = 1 << 15  # numbers stepped at a time: few enough to stay in the cache, enough to make the cost of a NumPy call small
 
 
 @dataclass(frozen=True, eq=False)
 class AdamState:
     """How often the optimiser has stepped, and both moments of all P parameters, in the order of `to_vector`.
 
-    Not the means m and v are kept but the sums that they are fractions of, M ← β₁ M + g and
-    V ← β₂ V + g². The factors 1 − β wait until the step's size is set: two products less for each number.
+    Kept are, instead of the means m and v, sums proportional to them: m′ ← β₁ m′ + g and v′ ← β₂ v′ + g².
+    The factors 1 − β wait until the step's size is set: two products less for each number.
     """
 
     step: int
-    first: Array   # (P,)  M = m / (1 − β₁)
-    second: Array  # (P,)  V = v / (1 − β₂)
+    first: Array   # (P,)  m′ = m / (1 − β₁)
+    second: Array  # (P,)  v′ = v / (1 − β₂)
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,11 @@ class Adam:
         m ← β₁ m + (1 − β₁) g           m̂ = m / (1 − β₁ᵗ)
         v ← β₂ v + (1 − β₂) g²          v̂ = v / (1 − β₂ᵗ)
         p ← p − η λ p − η m̂ / (√v̂ + ε)
+
+    or, with the sums m′ = m / (1 − β₁) and v′ = v / (1 − β₂) that are kept here, and with
+    w = 1 + β + … + βᵗ⁻¹ = (1 − βᵗ) / (1 − β) for the sum of their weights,
+
+        m̂ = m′ / w₁      v̂ = v′ / w₂      η m̂ / (√v̂ + ε) = (η √w₂ / w₁) m′ / (√v′ + √w₂ ε)
 
     m and v start at 0, and at first are too small; the division by 1 − βᵗ corrects that, exactly if
     all gradients are equal. t counts calls of `update`, one for all parameters. The
@@ -54,7 +59,7 @@ class Adam:
             check_number(name, getattr(self, name), 0, math.nextafter(1, 0))
 
     def init(self, model) -> AdamState:
-        """Return the state before the first step: no step taken, moments 0."""
+        """Return the state before the first step: no step taken, both sums 0."""
         return AdamState(0, np.zeros_like(to_vector(model)), np.zeros_like(to_vector(model)))
 
     def update(self, model, gradient, state: AdamState, learning_rate: float | None = None, *, in_place: bool = False):
@@ -83,21 +88,20 @@ class Adam:
                 if p.ndim >= 2:
                     p *= 1 - rate * self.weight_decay  # (...)
         t, start = state.step + 1, 0
-        first_sum = (1 - self.beta1**t) / (1 - self.beta1)              # m̂ = M / (1 + β₁ + … + β₁ᵗ⁻¹): a weighted mean
-        root = math.sqrt((1 - self.beta2**t) / (1 - self.beta2))        # √v̂ = √V / root
-        step_size, epsilon = rate * root / first_sum, root * self.epsilon  # η m̂ / (√v̂ + ε) = step_size M / (√V + root ε)
+        w1, w2 = ((1 - beta**t) / (1 - beta) for beta in (self.beta1, self.beta2))
+        step_size, epsilon = rate * math.sqrt(w2) / w1, math.sqrt(w2) * self.epsilon
         for pieces in _pieces(parameters.values(), [gradients[name] for name in parameters]):
             g = pieces[0][1] if len(pieces) == 1 else np.concatenate([piece for _, piece in pieces])  # (N,)
             here = slice(start, start + len(g))
             start += len(g)
-            M, V = state.first[here], state.second[here]  # (N,), (N,)
-            M *= self.beta1                          # (N,)
-            M += g                                   # (N,)
-            V *= self.beta2                          # (N,)
-            V += g * g                               # (N,)
-            size = np.sqrt(V)                        # (N,)
-            size += epsilon                          # (N,)
-            step = np.divide(M, size, out=size)      # (N,)
+            m, v = state.first[here], state.second[here]  # (N,), (N,)  m′ and v′
+            m *= self.beta1                          # (N,)
+            m += g                                   # (N,)
+            v *= self.beta2                          # (N,)
+            v += g * g                               # (N,)
+            step = np.sqrt(v)                        # (N,)
+            step += epsilon                          # (N,)
+            np.divide(m, step, out=step)             # (N,)
             step *= step_size                        # (N,)
             done = 0
             for p, _ in pieces:
@@ -107,7 +111,7 @@ class Adam:
 
 
 def _pieces(parameters, gradients):
-    """Deal out parameters and gradients, flat: long arrays cut into CHUNK numbers, short ones collected until it is as many."""
+    """Deal out parameters and gradients, flat: long arrays cut into CHUNK numbers, short ones collected until they are at least as many."""
     pieces, size = [], 0
     for p, g in zip(parameters, gradients):
         p, g = p.reshape(-1), g.reshape(-1)          # (M,), (M,)

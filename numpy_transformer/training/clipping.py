@@ -26,7 +26,7 @@ def clip_gradients(gradient, max_norm: float):
 
 
 def gradient_norm(arrays: dict[str, Array]) -> float:
-    """Return √Σ g² over all arrays together. Squares are taken of g / max |g|: they cannot overflow, nor all vanish."""
+    """Return √Σ g² over all arrays together. g / max |g| is what is squared, so that no square overflows."""
     largest = 0.0
     for name, array in arrays.items():
         size = float(np.abs(array).max(initial=0))

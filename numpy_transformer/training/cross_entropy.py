@@ -24,7 +24,7 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
     whose tokens (padding) count neither in the sum nor in the mean; label_smoothing in [0, 1].
     Returns loss, a float (0.0 if no token counts), and backward(d_loss=1.0) → dlogits (..., V).
     Raises ValueError, TypeError or IndexError for what does not fit, and ValueError if a counted row
-    of logits holds NaN or +inf.
+    of logits holds NaN or +inf, or nothing but −inf.
     """
     logits = as_float("logits", logits)                                    # (..., V)
     check_rank("logits", logits, 1, "(..., V)")
@@ -46,9 +46,9 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
         raise ValueError(f"logits of shape {shape} hold NaN, +inf or a row of -inf: cross_entropy needs finite scores")
     with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
         e = rows - shift                                                   # (N, V)
-    right = (1 - label_smoothing) * e[everyone, labels]                    # (N,)
-    if label_smoothing:
-        right += label_smoothing * e.mean(axis=-1)                         # (N,)  Σ q z, all shifted alike
+    right = label_smoothing * e.mean(axis=-1) if label_smoothing else np.zeros(len(e), e.dtype)  # (N,)  Σ q z, all shifted alike
+    if label_smoothing < 1:
+        right += (1 - label_smoothing) * e[everyone, labels]               # (N,)
     np.exp(e, out=e)
     total = e.sum(axis=-1, keepdims=True)                                  # (N, 1)
     surprise = np.log(total[:, 0]) - right                                 # (N,)  shifts cancel: Σ q = 1

@@ -20,9 +20,9 @@ from .workers import Workers, loss_and_gradient
 
 @dataclass(frozen=True)
 class TrainingConfig:
-    """How to train: everything that, with the data and the first model, decides the outcome."""
+    """How to train: everything that, with data, first model and number of workers, decides the outcome."""
 
-    steps: int = 800
+    steps: int = 1000
     batch_size: int = 64
     warmup_steps: int = 150
     cooldown_steps: int = 0
@@ -61,11 +61,12 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
 
     All randomness is a function of the seed and of the place: epoch e shuffles with generator
     (seed, 0, e), step s drops out with generator (seed, 1, s). So whoever starts again from a saved
-    step meets the same batches and the same masks as the run that was never interrupted.
+    step, with as many workers, meets the same batches and the same masks as the run that was never interrupted.
 
     The model given stays as it was. The one yielded is stepped in place when the next step is asked
     for: copy or save what is to be kept. With `workers` > 1 that many processes share each batch.
-    Raises ValueError if there are no examples, or if a gradient is no longer finite.
+    Raises, when a step is asked for, ValueError if there are no examples or if a gradient is no longer
+    finite, ChildProcessError if a worker was killed.
     """
     if not examples:
         raise ValueError("examples is empty: there is nothing to train on")

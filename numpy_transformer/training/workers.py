@@ -7,14 +7,14 @@ batch's n tokens, then
 
 so each worker runs both passes on its own sentences, starting backward from n_w / n instead of 1,
 and the gradients simply add. Pullbacks are pure, so nothing else has to be agreed upon. The sum
-and Adam's step go number by number, so they too can be shared out: each worker adds up and steps
-its own share of the parameters, for all.
+and Adam's step go number by number, so they too can be shared out: each worker adds up the gradients
+of its own run of parameters and steps these, and every process sees the result.
 
 Why not leave the cores to the matrix products? Those use them, but whatever stands between two
 products (softmax, norms, dropout, Python itself) keeps all but one core waiting. Here every core
-does everything, one BLAS thread each.
+does everything; BLAS has threads only where there are more cores than workers.
 
-Parameters, moments and gradients lie in memory that all processes see: only ids and losses travel.
+Parameters, moments and gradients lie in memory that all processes see: once the work has begun, none of them travels.
 The processes are started afresh (not forked), since BLAS reads the number of its threads but once.
 """
 
@@ -61,8 +61,9 @@ class Workers:
         check_count("count", count)
         context = multiprocessing.get_context("spawn")
         size, dtype = parameter_count(model), to_vector(model).dtype
-        memory = [context.RawArray("b", size * dtype.itemsize) for _ in range(3 + count)]
-        parameters, first, second, total, *_ = (np.frombuffer(shared, dtype) for shared in memory)  # (P,) each
+        # parameters, both moments, and a gradient for each worker; the first one's is where all are added up
+        shared = [context.RawArray("b", size * dtype.itemsize) for _ in range(3 + count)]
+        parameters, first, second, total, *_ = (np.frombuffer(memory, dtype) for memory in shared)  # (P,) each
         parameters[:] = to_vector(model)
         if optimiser:
             first[:], second[:] = optimiser.first, optimiser.second
@@ -74,7 +75,7 @@ class Workers:
         try:
             for number in range(count):
                 here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, number, count, model, memory, dtype.str), daemon=True)
+                process = context.Process(target=_work, args=(there, number, count, model, shared, dtype.str), daemon=True)
                 process.start()
                 there.close()
                 self._connections.append(here)
@@ -86,8 +87,8 @@ class Workers:
     def loss_and_gradient(self, batch: Batch, *, label_smoothing: float = 0.0, seed: tuple[int, ...] = (0,)):
         """The mean loss of a batch and its gradient; worker w drops out with generator (*seed, w).
 
-        The gradient lies in shared memory: it is good until the next call. Raises what a worker
-        raised, or ChildProcessError if one of them was killed.
+        The gradient lies in shared memory: it is good until the next call of this method or of `update`,
+        which shortens it where it lies. Raises what a worker raised, or ChildProcessError if one of them was killed.
         """
         tasks, count = [], len(self._connections)
         for w in range(count):
@@ -135,24 +136,26 @@ class Workers:
 
 
 class _Worker:
-    """What one worker does when asked: both passes for its sentences, sum and step for its share of the parameters.
+    """What one worker does when asked: both passes for its sentences, sum and step for its run of parameters.
 
-    The share is a run of whole arrays, since weight decay must know a matrix from a bias.
+    The run is one of whole arrays, since weight decay must know a matrix from a bias; it ends at the
+    first array's end behind its number's part of all P numbers.
     """
 
-    def __init__(self, number: int, count: int, model: Transformer, memory: list, dtype: str):
-        parameters, first, second, *gradients = (np.frombuffer(shared, dtype) for shared in memory)  # (P,) each
+    def __init__(self, number: int, count: int, model: Transformer, shared: list, dtype: str):
+        parameters, first, second, *gradients = (np.frombuffer(memory, dtype) for memory in shared)  # (P,) each
         self.model = from_vector(model, parameters)
         self.written = named_parameters(from_vector(model, gradients[number]))
         arrays, totals = named_parameters(self.model), named_parameters(from_vector(model, gradients[0]))
         ends = list(accumulate((array.size for array in arrays.values()), initial=0))  # where among the P numbers
         start, stop = (bisect_left(ends, ends[-1] * n / count) for n in (number, number + 1))
-        names, here = list(arrays)[start:stop], slice(ends[start], ends[stop])
+        names, run = list(arrays)[start:stop], slice(ends[start], ends[stop])
         self.parameters, self.totals = ({name: of[name] for name in names} for of in (arrays, totals))
-        self.whole, self.first, self.second, self.total, *self.others = (
-            vector[here] for vector in (parameters, first, second, *gradients))                                # (N,) each
+        self.flat, self.first, self.second, self.total, *self.others = (
+            vector[run] for vector in (parameters, first, second, *gradients))                                # (N,) each
 
     def differentiate(self, batch: Batch, share: float, label_smoothing: float, seed: tuple[int, ...]) -> float:
+        """Write the gradient of a part of the batch where all see it, and return its part of the loss."""
         loss, gradient = loss_and_gradient(self.model, batch, label_smoothing=label_smoothing,
                                            rng=np.random.default_rng(seed), share=share)
         for name, array in named_parameters(gradient).items():
@@ -160,20 +163,23 @@ class _Worker:
         return loss
 
     def add_up(self) -> None:
+        """Add the gradients of all workers, for the parameters of this one's run."""
         total = self.total  # (N,)
         for other in self.others:  # (N,)
             total += other  # (N,)
 
     def norm(self) -> float:
+        """Return the length of the run's gradient; that of all runs together is the root of their squares' sum."""
         return gradient_norm(self.totals)
 
     def step(self, adam: Adam, step: int, learning_rate: float | None, scale: float) -> None:
+        """Multiply the run's gradient by `scale` and let Adam step the run, after `step` steps before."""
         if scale != 1:
             np.multiply(self.total, scale, out=self.total)  # (N,)
-        share = tuple(self.parameters.values()), tuple(self.totals.values())
+        trees = tuple(self.parameters.values()), tuple(self.totals.values())
         if adam.weight_decay == 0:
-            share = self.whole, self.total  # all as one array: without decay their shapes are of no account
-        adam.update(*share, AdamState(step, self.first, self.second), learning_rate, in_place=True)
+            trees = self.flat, self.total  # all as one array: without decay their shapes are of no account
+        adam.update(*trees, AdamState(step, self.first, self.second), learning_rate, in_place=True)
 
 
 def _work(connection, *arguments) -> None:

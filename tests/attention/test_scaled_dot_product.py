@@ -361,6 +361,7 @@ SHARED = [  # q, k, then the error
     (ones(), ones(4, 3), ValueError, r"^q has shape \(\)"),
     (ones(2, 3), ones(4, 5), ValueError, r"^k has shape \(4, 5\): its last axis must be 3 wide"),
     (ones(2, 3), ones(3, 2), ValueError, r"^k has shape \(3, 2\)"),
+    (ones(2, 3), ones(3), ValueError, r"^q has shape \(2, 3\), k \(3,\): their leading axes differ"),
     (ones(2, 3), ones(2, 4, 3), ValueError, r"^q has shape \(2, 3\), k \(2, 4, 3\): their leading axes differ"),
     (ones(5, 2, 3), ones(6, 4, 3), ValueError, r"^q has shape \(5, 2, 3\), k \(6, 4, 3\): their leading axes differ"),
     (ones(5, 2, 3), ones(1, 4, 3), ValueError, r"^q has shape \(5, 2, 3\), k \(1, 4, 3\)"),

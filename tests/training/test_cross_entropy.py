@@ -159,6 +159,12 @@ def test_an_ignored_token_is_not_part_of_the_mean():
     assert_close(backward(), [[-0.25, 0.25], [0.25, -0.25]], 1e-15)
 
 
+@pytest.mark.parametrize("label_smoothing", [0.1, 1.0])
+def test_smoothing_towards_an_impossible_class_costs_infinitely_much(label_smoothing):
+    loss, _ = cross_entropy(np.array([[-np.inf, 2.0, 2.0]]), np.array([0]), label_smoothing=label_smoothing)
+    assert loss == np.inf
+
+
 @given(cases(least=1), st.sampled_from([1e4, np.nan, np.inf, -np.inf]))
 def test_whatever_an_ignored_row_holds_the_rest_is_as_if_it_were_not_there(case, content):
     logits, targets, settings = case

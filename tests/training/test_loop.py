@@ -311,7 +311,7 @@ def test_a_model_that_is_not_finite_is_not_trained():
 
 def test_the_settings_unless_given():
     assert TrainingConfig() == TrainingConfig(
-        steps=800, batch_size=64, warmup_steps=150, cooldown_steps=0, rate_factor=1.0, label_smoothing=0.1, max_norm=1.0,
+        steps=1000, batch_size=64, warmup_steps=150, cooldown_steps=0, rate_factor=1.0, label_smoothing=0.1, max_norm=1.0,
         weight_decay=0.0, seed=0)
 
 

@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import signal
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -89,13 +91,29 @@ def test_every_parameter_is_in_one_share(count):
     assert found == list(named_parameters(model))
 
 
-@pytest.mark.parametrize("max_norm, weight_decay", [(None, 0.0), (1e9, 0.1), (0.01, 0.1), (0, 0.0)])
-def test_two_updates_are_those_of_one_process(max_norm, weight_decay):
+@pytest.mark.parametrize("count", [3, 6])
+def test_more_than_two_add_up_too(count):
+    """Six are more than there are sentences."""
+    model, batch = make_model(), make_batch(EXAMPLES)
+    with Workers(model, count) as team:
+        _, gradient = team.loss_and_gradient(batch)
+        assert_same(gradient, loss_and_gradient(model, batch)[1], rtol=1e-9, atol=1e-12)
+
+
+def test_where_no_word_counts_there_is_nothing_to_learn(team):
+    batch = make_batch(EXAMPLES)
+    loss, gradient = team.loss_and_gradient(replace(batch, target_output=np.zeros_like(batch.target_output)))
+    assert loss == 0 and not to_vector(gradient).any()
+
+
+@pytest.mark.parametrize("max_norm, weight_decay, count", [
+    (None, 0.0, 2), (1e9, 0.1, 2), (0.01, 0.1, 3), (0, 0.0, 2)])
+def test_two_updates_are_those_of_one_process(max_norm, weight_decay, count):
     model, batch, adam = make_model(), make_batch(EXAMPLES), Adam(0.01, weight_decay=weight_decay)
     state = adam.init(model)
     _, gradient = loss_and_gradient(model, batch)
     model, state = adam.update(model, gradient, state)
-    with Workers(model, 2, state) as team:
+    with Workers(model, count, state) as team:
         for rate in (None, 0.5):
             _, gradient = team.loss_and_gradient(batch)
             if max_norm is not None:
@@ -154,6 +172,35 @@ def test_a_worker_that_is_killed_is_missed():
         workers._processes[1].join()
         with pytest.raises(ChildProcessError, match="^a worker process was killed"):
             workers.loss_and_gradient(make_batch(EXAMPLES))
+
+
+class Deadly:
+    """Ends the process that unpickles it: a worker, in the middle of an order."""
+
+    def __reduce__(self):
+        return os._exit, (1,)
+
+
+def test_a_worker_that_dies_at_work_is_missed():
+    with Workers(make_model(), 2) as workers:
+        with pytest.raises(ChildProcessError, match="^a worker process was killed"):
+            workers._ask("norm", [(), (Deadly(),)])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGINT for one process")
+def test_ctrl_c_is_not_for_the_workers():
+    batch = make_batch(EXAMPLES)
+    with Workers(make_model(), 2) as workers:
+        loss, _ = workers.loss_and_gradient(batch)
+        for process in workers._processes:
+            os.kill(process.pid, signal.SIGINT)
+        assert workers.loss_and_gradient(batch)[0] == loss
+
+
+def test_workers_end_with_the_block():
+    with Workers(make_model(), 2) as workers:
+        pass
+    assert [process.exitcode for process in workers._processes] == [0, 0]
 
 
 def test_the_environment_is_left_as_it_was(monkeypatch):
