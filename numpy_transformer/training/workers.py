@@ -138,8 +138,8 @@ class Workers:
 class _Worker:
     """What one worker does when asked: both passes for its sentences, sum and step for its run of parameters.
 
-    The run is one of whole arrays, since weight decay must know a matrix from a bias; it ends at the
-    first array's end behind its number's part of all P numbers.
+    The run is one of whole arrays, since weight decay must know a matrix from a bias: it goes on to the first
+    end of an array at or after (number + 1) / count of all P numbers, and the next worker's begins there.
     """
 
     def __init__(self, number: int, count: int, model: Transformer, shared: list, dtype: str):
