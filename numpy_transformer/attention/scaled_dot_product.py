@@ -60,7 +60,7 @@ def attention_weights(q: Array, k: Array, mask: Array | None = None):
     scores *= scale                                               # (..., T, S)
     if mask is not None:
         check_mask(mask, scores.shape)
-    if mask is not None and not mask.all():
+    if mask is not None and not mask.all():  # one that hides nothing costs no pass
         scores += np.where(mask, 0, -np.inf).astype(scores.dtype)  # (..., T, S)  excluded, not merely small
     weights, softmax_backward = softmax(scores)                   # (..., T, S)
 

@@ -50,9 +50,9 @@ def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: floa
 class Workers:
     """`count` processes that train one model together. Use as `with Workers(model, 2) as workers:`.
 
-    `workers.model` and `workers.optimiser` lie where all of them see them: step them in place, or
-    let the workers do it, and all follow. The model given stays as it was, and so does the
-    optimiser's state, which is that before the first step if there is none.
+    The arrays of `workers.model` and `workers.optimiser` lie where all of them see them: `update` steps
+    both, and a model that is changed in place is changed for all. The model given stays as it was, and so
+    does the optimiser's state; without one the first step is still to come.
     For a fixed number of workers results are the same bit for bit from run to run; for another
     number they differ by rounding, and with dropout by the masks.
     """
@@ -101,7 +101,7 @@ class Workers:
     def update(self, adam: Adam, learning_rate: float | None = None, *, max_norm: float | None = None) -> None:
         """Step `model` and `optimiser` by the gradient last computed, after clipping to `max_norm` if there is one.
 
-        Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its share.
+        Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its run.
         Raises ValueError naming the parameter if the gradient to be clipped is infinite or NaN.
         """
         count, scale = len(self._connections), 1.0
