@@ -88,7 +88,8 @@ class MultiHeadAttention:
         y, heads_backward = self._heads(q, k, v, mask, rng)              # (B, T, D)
 
         def backward(dy):                                                # (B, T, D)
-            output, dq, dk, dv = heads_backward(dy)                      # (B, T, D), (B, S, D), (B, S, D)
+            output, *d_heads = heads_backward(dy)
+            dq, dk, dv = map(merge_heads, d_heads)                       # (B, T, D), (B, S, D), (B, S, D)
             query, dx = query_backward(dq)                               # (B, T, D)
             key, d_memory_as_key = key_backward(dk)                      # (B, S, D)
             value, d_memory_as_value = value_backward(dv)                # (B, S, D)
@@ -110,21 +111,29 @@ class MultiHeadAttention:
         parts = (self.query, self.key, self.value)
         stacked = Linear(np.concatenate([part.weight for part in parts], axis=1),
                          np.concatenate([part.bias for part in parts]))
-        ends = np.cumsum([len(part.bias) for part in parts])[:2]         # (2,)  where q and where k end
+        i = len(self.query.bias)
+        j = i + len(self.key.bias)
+
+        def apart(a):                                                    # (..., 3·D)
+            """The columns of query, key and value, as views."""
+            return a[..., :i], a[..., i:j], a[..., j:]                   # (..., D), (..., D), (..., D)
+
         qkv, stacked_backward = stacked(x)                               # (B, T, 3·D)
-        q, k, v = np.split(qkv, ends, axis=-1)                           # (B, T, D), (B, T, D), (B, T, D)
-        y, heads_backward = self._heads(q, k, v, mask, rng)              # (B, T, D)
+        y, heads_backward = self._heads(*apart(qkv), mask, rng)          # (B, T, D)
 
         def backward(dy):                                                # (B, T, D)
-            output, dq, dk, dv = heads_backward(dy)                      # (B, T, D), (B, T, D), (B, T, D)
-            gradient, dx = stacked_backward(np.concatenate([dq, dk, dv], axis=-1))  # (B, T, D)
-            query, key, value = map(Linear, np.split(gradient.weight, ends, axis=1), np.split(gradient.bias, ends))
+            d_qkv = np.empty(qkv.shape, dy.dtype)                        # (B, T, 3·D)
+            output, *d_heads = heads_backward(dy)
+            for columns, d in zip(apart(d_qkv), d_heads):                # (B, T, D), (B, H, T, K)
+                split_heads(columns, d.shape[1])[...] = d                # (B, H, T, K)  a view: written there, d is merged
+            gradient, dx = stacked_backward(d_qkv)                       # (B, T, D)
+            query, key, value = map(Linear, apart(gradient.weight), apart(gradient.bias))
             return replace(self, query=query, key=key, value=value, output=output), dx
 
         return y, backward
 
     def _heads(self, q, k, v, mask, rng):
-        """q (B, T, D), k and v (B, S, D) → y (B, T, D) and backward(dy) → output's gradient, dq, dk, dv."""
+        """q (B, T, D), k and v (B, S, D) → y (B, T, D) and backward(dy) → output's gradient, and by heads dq, dk, dv."""
         q, k, v = (split_heads(a, self.heads) for a in (q, k, v))        # (B, H, T, K), (B, H, S, K), (B, H, S, K)
         per_head, attention_backward = scaled_dot_product_attention(
             q, k, v, mask, dropout_rate=self.dropout_rate, rng=rng)      # (B, H, T, K)
@@ -133,8 +142,7 @@ class MultiHeadAttention:
         def backward(dy):                                                # (B, T, D)
             output, d_merged = output_backward(dy)                       # (B, T, D)
             d_per_head = split_heads(d_merged, self.heads)               # (B, H, T, K)
-            dq, dk, dv = map(merge_heads, attention_backward(d_per_head))  # (B, T, D), (B, S, D), (B, S, D)
-            return output, dq, dk, dv
+            return output, *attention_backward(d_per_head)
 
         return y, backward
 

@@ -6,7 +6,7 @@ by padding, undefined at positions that training never reached, and need a runni
 time. A word's own vector is always there, and always all of it.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -74,6 +74,6 @@ class LayerNorm:
             dx -= (dx @ average)[:, None]                                # (N, D)
             dx -= x_hat * along_x_hat                                    # (N, D)
             dx *= inverse_std                                            # (N, D)
-            return replace(self, gain=gain, shift=shift), dx.reshape(shape)  # (..., D)
+            return LayerNorm(gain, shift, self.epsilon), dx.reshape(shape)  # (..., D)
 
         return y.reshape(shape), backward                                # (..., D)

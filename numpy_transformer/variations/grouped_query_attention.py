@@ -77,7 +77,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         return cls(*layers, heads, dropout_rate, groups=groups)
 
     def _heads(self, q, k, v, mask, rng):
-        """q (B, T, H·K), k and v (B, S, G·K) → y (B, T, D) and backward(dy) → output's gradient, dq, dk, dv."""
+        """q (B, T, H·K), k and v (B, S, G·K) → y (B, T, D) and backward(dy) → output's gradient, and by heads dq, dk, dv."""
         B, T, _ = q.shape
         S, G = k.shape[1], self.groups
         q, k, v = self._stack(q), split_heads(k, G), split_heads(v, G)   # (B, G, R·T, K), (B, G, S, K), (B, G, S, K)
@@ -89,8 +89,7 @@ class GroupedQueryAttention(MultiHeadAttention):
         def backward(dy):                                                # (B, T, D)
             output, d_merged = output_backward(dy)                       # (B, T, H·K)
             dq, dk, dv = attention_backward(self._stack(d_merged))       # (B, G, R·T, K), (B, G, S, K), (B, G, S, K)
-            dq, dk, dv = self._unstack(dq, T), merge_heads(dk), merge_heads(dv)  # (B, T, H·K), (B, S, G·K), (B, S, G·K)
-            return output, dq, dk, dv
+            return output, dq.reshape(B, self.heads, T, dk.shape[-1]), dk, dv  # (B, H, T, K), (B, G, S, K), (B, G, S, K)
 
         return y, backward
 
