@@ -39,26 +39,26 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
     rows = logits.reshape(-1, V) if nothing_ignored else logits[counted]   # (N, V)  the counted rows alone
     if given == np.float16:
         rows = rows.astype(np.float32)                                     # (N, V)
-    everyone, count = np.arange(len(rows)), max(len(rows), 1)              # (N,)
+    n, count = np.arange(len(rows)), max(len(rows), 1)                     # (N,)
 
     shift = rows.max(axis=-1, keepdims=True)                               # (N, 1)
     if not np.isfinite(shift).all():
         raise ValueError(f"logits of shape {shape} hold NaN, +inf or a row of -inf: cross_entropy needs finite scores")
     with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
-        e = rows - shift                                                   # (N, V)
-    right = label_smoothing * e.mean(axis=-1) if label_smoothing else np.zeros(len(e), e.dtype)  # (N,)  Σ q z, all shifted alike
+        z = rows - shift                                                   # (N, V)
+    qz = label_smoothing * z.mean(axis=-1) if label_smoothing else np.zeros(len(z), z.dtype)  # (N,)  Σ q z
     if label_smoothing < 1:
-        right += (1 - label_smoothing) * e[everyone, labels]               # (N,)
-    np.exp(e, out=e)
+        qz += (1 - label_smoothing) * z[n, labels]                         # (N,)
+    e = np.exp(z, out=z)                                                   # (N, V)
     total = e.sum(axis=-1, keepdims=True)                                  # (N, 1)
-    surprise = np.log(total[:, 0]) - right                                 # (N,)  shifts cancel: Σ q = 1
+    surprise = np.log(total[:, 0]) - qz                                    # (N,)  the shifts cancel: Σ q = 1
     loss = float(surprise.sum(dtype=np.float64)) / count
 
     def backward(d_loss=1.0):
         d_rows = e / total                                                 # (N, V)  p
         if label_smoothing:
             d_rows -= label_smoothing / V                                  # (N, V)
-        d_rows[everyone, labels] -= 1 - label_smoothing                    # (N,)
+        d_rows[n, labels] -= 1 - label_smoothing                           # (N,)
         d_rows *= float(d_loss) / count                                    # (N, V)
         if nothing_ignored:
             return d_rows.astype(given, copy=False).reshape(shape)         # (..., V)

@@ -41,7 +41,10 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: float = 0.0,
                       rng: np.random.Generator | None = None, share: float = 1.0) -> tuple[float, Transformer]:
-    """One forward and one backward pass: `share` times the mean loss of a batch, and its gradient."""
+    """One forward and one backward pass: `share` times the mean loss of a batch, and its gradient, a Transformer.
+
+    The batch holds ids: source (B, S), target_input and target_output (B, T). With rng there is dropout.
+    """
     logits, model_backward = model(batch.source, batch.target_input, pad=PAD, rng=rng)  # (B, T, V)
     loss, loss_backward = cross_entropy(logits, batch.target_output, ignore_index=PAD, label_smoothing=label_smoothing)
     return share * loss, model_backward(loss_backward(share))

@@ -234,6 +234,13 @@ def test_the_bound_on_what_can_still_be_reached_is_tight():
         assert model.calls == max_length and (3,) * max_length in found
 
 
+def test_it_goes_on_for_the_last_place_even_when_the_first_is_sure():
+    model = Table({(): np.array([0.0, 0.0, 0.6, 0.4]), (3,): np.array([0.0, 0.0, 0.1, 0.9])})
+    found, scores = search(model, max_length=9, beam=2, alpha=0.0)  # (3, <eos>), at log 0.04, was second after two words
+    assert found == [(END,), (3, 3, END)]
+    assert_close(scores, [math.log(0.6), math.log(0.4 * 0.9)])
+
+
 def test_what_is_unfinished_at_the_end_counts_as_it_stands():
     found, scores = search(chain(0.1), max_length=3, beam=2, alpha=0.0)
     assert found == [(3, 3, 3), (END,)]
