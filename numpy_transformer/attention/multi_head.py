@@ -111,12 +111,12 @@ class MultiHeadAttention:
         parts = (self.query, self.key, self.value)
         stacked = Linear(np.concatenate([part.weight for part in parts], axis=1),
                          np.concatenate([part.bias for part in parts]))
-        i = len(self.query.bias)
-        j = i + len(self.key.bias)
+        k_start = len(self.query.bias)
+        v_start = k_start + len(self.key.bias)
 
         def apart(a):                                                    # (..., 3·D)
-            """The columns of query, key and value, as views."""
-            return a[..., :i], a[..., i:j], a[..., j:]                   # (..., D), (..., D), (..., D)
+            """The columns of q, of k and of v, as views."""
+            return a[..., :k_start], a[..., k_start:v_start], a[..., v_start:]  # (..., D), (..., D), (..., D)
 
         qkv, stacked_backward = stacked(x)                               # (B, T, 3·D)
         y, heads_backward = self._heads(*apart(qkv), mask, rng)          # (B, T, D)
@@ -125,7 +125,7 @@ class MultiHeadAttention:
             d_qkv = np.empty(qkv.shape, dy.dtype)                        # (B, T, 3·D)
             output, *d_heads = heads_backward(dy)
             for columns, d in zip(apart(d_qkv), d_heads):                # (B, T, D), (B, H, T, K)
-                split_heads(columns, d.shape[1])[...] = d                # (B, H, T, K)  a view: written there, d is merged
+                split_heads(columns, d.shape[1])[...] = d                # (B, H, T, K)  a view, so this merges the heads
             gradient, dx = stacked_backward(d_qkv)                       # (B, T, D)
             query, key, value = map(Linear, apart(gradient.weight), apart(gradient.bias))
             return replace(self, query=query, key=key, value=value, output=output), dx
