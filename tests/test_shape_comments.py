@@ -136,7 +136,7 @@ def tiled():
             both_passes(tiled_attention, queries, k, v, mask, causal=True, query_block=2, key_block=3)
 
 
-@scenario("attention.multi_head", free={"split_heads": "T", "merge_heads": "T", "__call__": "S", "_heads": "S"})
+@scenario("attention.multi_head", free={"split_heads": "T", "merge_heads": "T", "__call__": "S", "_attend_and_output": "S"})
 def multi_head():
     layer = page("attention.multi_head").MultiHeadAttention.init(rng(), D, H)
     x, memory, mask = normal(B, T, D), normal(B, S, D), page("attention.masks").causal_mask(T, S)

@@ -6,7 +6,7 @@ three questions about the same words. H heads ask H questions at once, each in a
 of width K = D / H, and one last linear layer lets their answers mix.
 
 The paper gives head h its own matrices W_h of shape (D, K). Side by side these are one (D, D)
-matrix, and columns hK … (h+1)K of x W are head h's projection: one big product, then a reshape.
+matrix, and K columns of x W, from column hK on, are head h's projection: one big product, then a reshape.
 """
 
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ def split_heads(x: Array, heads: int) -> Array:
 
 
 def merge_heads(x: Array) -> Array:
-    """(B, H, T, K) → (B, T, H·K): it only moves numbers about, so it undoes split_heads and is its pullback too."""
+    """(B, H, T, K) → (B, T, H·K): undo split_heads, which only moves numbers; to move them back is also its pullback."""
     if x.ndim != 4:
         raise ValueError(f"x has shape {x.shape}: expected (B, H, T, K)")
     B, H, T, K = x.shape
@@ -39,8 +39,8 @@ def merge_heads(x: Array) -> Array:
 class MultiHeadAttention:
     """Attention of x over a memory, in H heads (Vaswani et al. 2017, section 3.2.2).
 
-        head_h = attention(x W^Q_h, memory W^K_h, memory W^V_h)
-        y = concat(head_1 … head_H) W^O
+        head_h = attention(x W^Q_h, memory W^K_h, memory W^V_h)      Q, K, V: for queries, keys, values
+        y = concat(head_0 … head_{H−1}) W^O
 
     Going back, the gradient passes the steps in the opposite order: the output layer, the merging
     of the heads (which only moves numbers about, so its pullback moves them back), attention, and
@@ -56,7 +56,7 @@ class MultiHeadAttention:
     value: Linear
     output: Linear  # W^O
     heads: int
-    dropout_rate: float = 0.0  # on the weights
+    dropout_rate: float = 0.0  # on the attention weights
 
     def __post_init__(self):
         check_count("heads", self.heads)
@@ -85,7 +85,7 @@ class MultiHeadAttention:
         q, query_backward = self.query(x)                                # (B, T, D)
         k, key_backward = self.key(memory)                               # (B, S, D)
         v, value_backward = self.value(memory)                           # (B, S, D)
-        y, heads_backward = self._heads(q, k, v, mask, rng)              # (B, T, D)
+        y, heads_backward = self._attend_and_output(q, k, v, mask, rng)  # (B, T, D)
 
         def backward(dy):                                                # (B, T, D)
             output, *d_heads = heads_backward(dy)
@@ -119,21 +119,22 @@ class MultiHeadAttention:
             return a[..., :k_start], a[..., k_start:v_start], a[..., v_start:]  # (..., D), (..., D), (..., D)
 
         qkv, stacked_backward = stacked(x)                               # (B, T, 3·D)
-        y, heads_backward = self._heads(*apart(qkv), mask, rng)          # (B, T, D)
+        y, heads_backward = self._attend_and_output(*apart(qkv), mask, rng)  # (B, T, D)
 
         def backward(dy):                                                # (B, T, D)
-            d_qkv = np.empty(qkv.shape, dy.dtype)                        # (B, T, 3·D)
             output, *d_heads = heads_backward(dy)
+            d_qkv = np.empty(qkv.shape, np.result_type(*d_heads))        # (B, T, 3·D)
             for columns, d in zip(apart(d_qkv), d_heads):                # (B, T, D), (B, H, T, K)
-                split_heads(columns, d.shape[1])[...] = d                # (B, H, T, K)  a view, so this merges the heads
+                by_head = split_heads(columns, d.shape[1])               # (B, H, T, K)  a view of d_qkv: to write here is to merge
+                by_head[...] = d                                         # (B, H, T, K)
             gradient, dx = stacked_backward(d_qkv)                       # (B, T, D)
             query, key, value = map(Linear, apart(gradient.weight), apart(gradient.bias))
             return replace(self, query=query, key=key, value=value, output=output), dx
 
         return y, backward
 
-    def _heads(self, q, k, v, mask, rng):
-        """q (B, T, D), k and v (B, S, D) → y (B, T, D) and backward(dy) → output's gradient, and by heads dq, dk, dv."""
+    def _attend_and_output(self, q, k, v, mask, rng):
+        """q (B, T, D), k and v (B, S, D) → y (B, T, D) and backward(dy) → W^O's gradient, and dq, dk, dv by head."""
         q, k, v = (split_heads(a, self.heads) for a in (q, k, v))        # (B, H, T, K), (B, H, S, K), (B, H, S, K)
         per_head, attention_backward = scaled_dot_product_attention(
             q, k, v, mask, dropout_rate=self.dropout_rate, rng=rng)      # (B, H, T, K)

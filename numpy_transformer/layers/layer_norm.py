@@ -1,4 +1,4 @@
-"""Layer normalisation: bring every word's vector to mean 0 and variance 1, then let it be learned back.
+"""Layer normalisation: bring every word's vector to mean 0 and variance 1, then scale and shift it as learned.
 
 Each word is normalised by its own D numbers alone. Batch normalisation would take, for each
 feature, the statistics of all sentences of the batch, which are poor for small batches, polluted
@@ -56,11 +56,11 @@ class LayerNorm:
         x = as_float("x", x)                                             # (..., D)
         check_width("x", x, len(self.gain))
         shape, D = x.shape, x.shape[-1]
-        average = np.full(D, 1 / D, x.dtype)                             # (D,)  row · average is its mean, by a fast product
-        centred = x.reshape(-1, D) - (x.reshape(-1, D) @ average)[:, None]  # (N, D)
+        share = np.full(D, 1 / D, x.dtype)                               # (D,)  row · share is its mean, by a fast product
+        centred = x.reshape(-1, D) - (x.reshape(-1, D) @ share)[:, None]  # (N, D)
         variance = np.vecdot(centred, centred)[:, None] / D              # (N, 1)  one pass, no array of squares
         inverse_std = 1 / np.sqrt(variance + self.epsilon)               # (N, 1)
-        x_hat = np.multiply(centred, inverse_std, out=centred)           # (N, D)
+        x_hat = np.multiply(centred, inverse_std, out=centred)           # (N, D)  in place: centred is x̂ from here on
         y = self.gain * x_hat                                            # (N, D)
         y += self.shift                                                  # (N, D)
 
@@ -71,7 +71,7 @@ class LayerNorm:
             gain = ones @ (dy * x_hat)                                   # (D,)
             dx = dy * self.gain                                          # (N, D)  dx̂, of which dx is made in place
             along_x_hat = np.vecdot(dx, x_hat)[:, None] / D              # (N, 1)
-            dx -= (dx @ average)[:, None]                                # (N, D)
+            dx -= (dx @ share)[:, None]                                  # (N, D)
             dx -= x_hat * along_x_hat                                    # (N, D)
             dx *= inverse_std                                            # (N, D)
             return LayerNorm(gain, shift, self.epsilon), dx.reshape(shape)  # (..., D)

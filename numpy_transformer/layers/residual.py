@@ -2,7 +2,8 @@
 
 A word that has gathered what surrounds it must not forget what it is itself, so x stays and the
 sublayer's answer is added. Going back, ∂(x + f(x))/∂x = 1 + f′(x): whatever becomes of f′ on the
-way through many layers, the 1 carries the gradient to the first of them undiminished.
+way through many layers, the 1 carries the gradient to the first of them undiminished, unless a norm
+stands in its way.
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
     x is used twice, straight and through f, so its two gradients add.
 
     Parameters: sublayer(x) → branch (..., D) and a pullback that returns (gradient, dx, and the
-    gradients of whatever else it was given); x (..., D). Returns y (..., D) and backward(dy) →
+    gradients of whatever else it reads, such as a memory); x (..., D). Returns y (..., D) and backward(dy) →
     (sublayer's gradient, norm's gradient, dx, the others).
 
     Differs from the paper by default: section 5.4 puts the norm last. With the norm first the

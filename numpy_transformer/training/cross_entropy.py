@@ -9,11 +9,11 @@ from ..foundations.pullback import Array
 def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = None, label_smoothing: float = 0.0):
     """The mean over all counted tokens of −log p(target), with p = softmax(logits).
 
-        lossₙ = − Σ_v q_nv log p_nv = log Σ_v exp z_nv − Σ_v q_nv z_nv
+        lossₙ = − Σ_v q_nv log p_nv = log Σ_v exp z_nv − Σ_v q_nv z_nv      since Σ_v q_nv = 1
 
-    q is 1 at the target and 0 elsewhere; label smoothing ε takes ε of that 1 and spreads it evenly,
-    q_v = (1 − ε)[v = target] + ε/V, so that the model need not push a logit to infinity (Szegedy et
-    al. 2015, section 7; Vaswani et al. 2017, section 5.4). ∂/∂z_v of the log of the sum is p_v:
+    q is 1 at the target and 0 elsewhere; label smoothing ε takes ε of that 1 and spreads it evenly, so
+    that q is 1 − ε + ε/V at the target and ε/V elsewhere, and the model need not push a logit to infinity
+    (Szegedy et al. 2015, section 7; Vaswani et al. 2017, section 5.4). ∂/∂z_v of the log of the sum is p_v:
 
         dz_nv = (p_nv − q_nv) / number of counted tokens
 
@@ -22,7 +22,7 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
 
     Parameters: logits (..., V), z; targets, integers (...) in [0, V) or equal to `ignore_index`,
     whose tokens (padding) count neither in the sum nor in the mean; label_smoothing in [0, 1].
-    Returns loss, a float (0.0 if no token counts), and backward(d_loss=1.0) → dlogits (..., V).
+    Returns loss, a float (0.0 if no token counts), and backward(d_loss=1.0) → d_logits (..., V).
     Raises ValueError, TypeError or IndexError for what does not fit, and ValueError if a counted row
     of logits holds NaN or +inf, or nothing but −inf.
     """
@@ -49,7 +49,7 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
     qz = label_smoothing * z.mean(axis=-1) if label_smoothing else np.zeros(len(z), z.dtype)  # (N,)  Σ q z
     if label_smoothing < 1:
         qz += (1 - label_smoothing) * z[n, labels]                         # (N,)
-    e = np.exp(z, out=z)                                                   # (N, V)
+    e = np.exp(z, out=z)                                                   # (N, V)  in place: z is used up
     total = e.sum(axis=-1, keepdims=True)                                  # (N, 1)
     surprise = np.log(total[:, 0]) - qz                                    # (N,)  the shifts cancel: Σ q = 1
     loss = float(surprise.sum(dtype=np.float64)) / count
@@ -62,8 +62,8 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
         d_rows *= float(d_loss) / count                                    # (N, V)
         if nothing_ignored:
             return d_rows.astype(given, copy=False).reshape(shape)         # (..., V)
-        dz = np.zeros(shape, given)                                        # (..., V)
-        dz[counted] = d_rows                                               # (N, V)
-        return dz                                                          # (..., V)
+        d_logits = np.zeros(shape, given)                                  # (..., V)
+        d_logits[counted] = d_rows                                         # (N, V)
+        return d_logits                                                    # (..., V)
 
     return loss, backward

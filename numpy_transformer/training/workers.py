@@ -8,11 +8,11 @@ batch's n tokens, then
 so each worker runs both passes on its own sentences, starting backward from n_w / n instead of 1,
 and the gradients simply add. Pullbacks are pure, so nothing else has to be agreed upon. The sum
 and Adam's step go number by number, so they too can be shared out: each worker adds up the gradients
-of its own run of parameters and steps these, and every process sees the result.
+of its own stretch of parameters and steps these, and every process sees the result.
 
-Why not leave the cores to the matrix products? Those use them, but whatever stands between two
-products (softmax, norms, dropout, Python itself) keeps all but one core waiting. Here every core
-does everything; BLAS has threads only where there are more cores than workers.
+Why not leave the cores to the matrix products? BLAS, NumPy's library for them, does use all cores, but
+whatever stands between two products (softmax, norms, dropout, Python itself) keeps all but one waiting.
+Here every core does everything; BLAS has threads only where there are more cores than workers.
 
 Parameters, moments and gradients lie in memory that all processes see: once the work has begun, none of them travels.
 The processes are started afresh (not forked), since BLAS reads the number of its threads but once.
@@ -66,7 +66,7 @@ class Workers:
         size, dtype = parameter_count(model), to_vector(model).dtype
         # parameters, both moments, and a gradient for each worker; the first one's is where all are added up
         shared = [context.RawArray("b", size * dtype.itemsize) for _ in range(3 + count)]
-        parameters, first, second, total, *_ = (np.frombuffer(memory, dtype) for memory in shared)  # (P,) each
+        parameters, first, second, total, *_ = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,) each
         parameters[:] = to_vector(model)
         if optimiser:
             first[:], second[:] = optimiser.first, optimiser.second
@@ -91,7 +91,7 @@ class Workers:
         """The mean loss of a batch and its gradient; worker w drops out with generator (*seed, w).
 
         The gradient lies in shared memory: it is good until the next call of this method or of `update`,
-        which shortens it where it lies. Raises what a worker raised, or ChildProcessError if one of them was killed.
+        which clips it in place. Raises what a worker raised, or ChildProcessError if one of them was killed.
         """
         tasks, count = [], len(self._connections)
         for w in range(count):
@@ -104,7 +104,7 @@ class Workers:
     def update(self, adam: Adam, learning_rate: float | None = None, *, max_norm: float | None = None) -> None:
         """Step `model` and `optimiser` by the gradient last computed, after clipping to `max_norm` if there is one.
 
-        Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its run.
+        Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its stretch.
         Raises ValueError naming the parameter if the gradient to be clipped is infinite or NaN.
         """
         count, scale = len(self._connections), 1.0
@@ -139,23 +139,23 @@ class Workers:
 
 
 class _Worker:
-    """What one worker does when asked: both passes for its sentences, sum and step for its run of parameters.
+    """What one worker does when asked: both passes for its sentences, sum and step for its stretch of parameters.
 
-    The run is one of whole arrays, since weight decay must know a matrix from a bias: it goes on to the first
-    end of an array at or after (number + 1) / count of all P numbers, and the next worker's begins there.
+    The stretches follow one another, worker number's ending with the first array that reaches (number + 1) / count
+    of all P numbers. No array is cut, since weight decay must know a matrix from a bias.
     """
 
     def __init__(self, number: int, count: int, model: Transformer, shared: list, dtype: str):
-        parameters, first, second, *gradients = (np.frombuffer(memory, dtype) for memory in shared)  # (P,) each
+        parameters, first, second, *gradients = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,) each
         self.model = from_vector(model, parameters)
         self.written = named_parameters(from_vector(model, gradients[number]))
         arrays, totals = named_parameters(self.model), named_parameters(from_vector(model, gradients[0]))
         ends = list(accumulate((array.size for array in arrays.values()), initial=0))  # where among the P numbers
         start, stop = (bisect_left(ends, ends[-1] * n / count) for n in (number, number + 1))
-        names, run = list(arrays)[start:stop], slice(ends[start], ends[stop])
+        names, stretch = list(arrays)[start:stop], slice(ends[start], ends[stop])
         self.parameters, self.totals = ({name: of[name] for name in names} for of in (arrays, totals))
         self.flat, self.first, self.second, self.total, *self.others = (
-            vector[run] for vector in (parameters, first, second, *gradients))                                # (N,) each
+            vector[stretch] for vector in (parameters, first, second, *gradients))                            # (N,) each
 
     def differentiate(self, batch: Batch, share: float, label_smoothing: float, seed: tuple[int, ...]) -> float:
         """Write the gradient of a part of the batch where all see it, and return its part of the loss."""
@@ -166,17 +166,17 @@ class _Worker:
         return loss
 
     def add_up(self) -> None:
-        """Add the gradients of all workers, for the parameters of this one's run."""
+        """Add the gradients of all workers, for this one's stretch."""
         total = self.total  # (N,)
         for other in self.others:  # (N,)
             total += other  # (N,)
 
     def norm(self) -> float:
-        """Return the length of the run's gradient; that of all runs together is the root of their squares' sum."""
+        """Return the norm of the stretch's gradient; that of the whole is the root of their squares' sum."""
         return gradient_norm(self.totals)
 
     def step(self, adam: Adam, step: int, learning_rate: float | None, scale: float) -> None:
-        """Multiply the run's gradient by `scale` and let Adam step the run, after `step` steps before."""
+        """Multiply the stretch's gradient by `scale` and let Adam step the stretch, after `step` steps before."""
         if scale != 1:
             np.multiply(self.total, scale, out=self.total)  # (N,)
         trees = tuple(self.parameters.values()), tuple(self.totals.values())

@@ -76,8 +76,8 @@ class GroupedQueryAttention(MultiHeadAttention):
         layers = (Linear.init(rng, width, outputs, dtype=dtype) for outputs in (width, narrow, narrow, width))
         return cls(*layers, heads, dropout_rate, groups=groups)
 
-    def _heads(self, q, k, v, mask, rng):
-        """q (B, T, H·K), k and v (B, S, G·K) → y (B, T, D) and backward(dy) → output's gradient, and by heads dq, dk, dv."""
+    def _attend_and_output(self, q, k, v, mask, rng):
+        """q (B, T, H·K), k and v (B, S, G·K) → y (B, T, D) and backward(dy) → W^O's gradient, and dq, dk, dv by head."""
         B, T, _ = q.shape
         S, G = k.shape[1], self.groups
         q, k, v = self._stack(q), split_heads(k, G), split_heads(v, G)   # (B, G, R·T, K), (B, G, S, K), (B, G, S, K)

@@ -17,7 +17,7 @@ from numpy_transformer.attention.scaled_dot_product import scaled_dot_product_at
 from numpy_transformer.foundations.dropout import dropout
 from numpy_transformer.foundations.gradient_check import check_gradients
 from numpy_transformer.foundations.linear import Linear
-from numpy_transformer.foundations.parameters import named_parameters
+from numpy_transformer.foundations.parameters import map_tree, named_parameters
 
 LEAVES = [f"{part}.{leaf}" for part in ("query", "key", "value", "output") for leaf in ("weight", "bias")]
 
@@ -137,6 +137,26 @@ def test_gradients_and_manners_of_self_attention(case, seed):
     assert_pure_and_linear(f, layer, x, rng=rng)
     assert_same_for_layouts(f, layer, x, rng=rng)
     assert_keeps_dtype(f, layer, x, rng=rng)
+
+
+@pytest.mark.parametrize("own", [np.float32, np.float64])
+@pytest.mark.parametrize("upstream", [np.int64, np.float16, np.float32, np.float64])
+def test_the_dtypes_of_self_attention_are_those_of_attention_to_itself(own, upstream):
+    rng = seeded()
+    layer = map_tree(lambda array: array.astype(own), square_layer(rng, 6, 3))
+    x, dy = rng.normal(size=(2, 4, 6)).astype(own), (3 * rng.normal(size=(2, 4, 6))).astype(upstream)
+    _, backward = layer.self_attention(x)
+    _, both_backward = layer(x, x)
+    gradient, dx, d_memory = both_backward(dy)
+    tolerance = 1e-12 if np.result_type(own, upstream) == np.float64 else 1e-5
+    assert_same(backward(dy), (gradient, dx + d_memory), rtol=tolerance, atol=10 * tolerance)
+
+
+def test_parameters_changed_in_place_count_from_the_next_call_on():
+    layer, x = square_layer(seeded(), 4, 2), seeded(1).normal(size=(1, 3, 4))
+    layer.self_attention(x)
+    layer.query.weight[...] *= -3
+    assert_close(layer.self_attention(x)[0], layer(x, x)[0])
 
 
 @settings(max_examples=10)
