@@ -88,7 +88,7 @@ class MultiHeadAttention:
         y, heads_backward = self._attend_and_output(q, k, v, mask, rng)  # (B, T, D)
 
         def backward(dy):                                                # (B, T, D)
-            output, *d_heads = heads_backward(dy)
+            output, *d_heads = heads_backward(dy)  # output: the gradient of W^O
             dq, dk, dv = map(merge_heads, d_heads)                       # (B, T, D), (B, S, D), (B, S, D)
             query, dx = query_backward(dq)                               # (B, T, D)
             key, d_memory_as_key = key_backward(dk)                      # (B, S, D)
@@ -122,7 +122,7 @@ class MultiHeadAttention:
         y, heads_backward = self._attend_and_output(*apart(qkv), mask, rng)  # (B, T, D)
 
         def backward(dy):                                                # (B, T, D)
-            output, *d_heads = heads_backward(dy)
+            output, *d_heads = heads_backward(dy)  # output: the gradient of W^O
             d_qkv = np.empty(qkv.shape, np.result_type(*d_heads))        # (B, T, 3·D)
             for columns, d in zip(apart(d_qkv), d_heads):                # (B, T, D), (B, H, T, K)
                 by_head = split_heads(columns, d.shape[1])               # (B, H, T, K)  a view of d_qkv: to write here is to merge

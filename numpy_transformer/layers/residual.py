@@ -35,8 +35,8 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
     if norm_first:
         normed, norm_backward = norm(x)                                  # (..., D)
         branch, sublayer_backward = sublayer(normed)                     # (..., D)
-        kept, dropout_backward = dropout(branch, dropout_rate, rng)      # (..., D)
-        y = x + kept                                                     # (..., D)
+        branch, dropout_backward = dropout(branch, dropout_rate, rng)    # (..., D)
+        y = x + branch                                                   # (..., D)
 
         def backward(dy):                                                # (..., D)
             gradient, d_normed, *others = sublayer_backward(dropout_backward(dy))  # (..., D)
@@ -45,8 +45,8 @@ def residual(sublayer: Callable, norm: LayerNorm, x: Array, *, norm_first: bool 
 
     else:
         branch, sublayer_backward = sublayer(x)                          # (..., D)
-        kept, dropout_backward = dropout(branch, dropout_rate, rng)      # (..., D)
-        y, norm_backward = norm(x + kept)                                # (..., D)
+        branch, dropout_backward = dropout(branch, dropout_rate, rng)    # (..., D)
+        y, norm_backward = norm(x + branch)                              # (..., D)
 
         def backward(dy):                                                # (..., D)
             norm_gradient, d_sum = norm_backward(dy)                     # (..., D)
