@@ -17,7 +17,7 @@ class Linear:
 
     Entry by entry y_no = Σᵢ x_ni W_io + b_o, where n numbers the rows of the whole batch. The loss
     depends on W_io through y_no of every row n, on x_ni through all of row n of y, on b_o through y_no of
-    every row, so that ∂loss/∂W_io = Σₙ x_ni dy_no, and so on:
+    every row. So ∂loss/∂W_io = Σₙ x_ni dy_no; for all entries at once:
 
         dW = xᵀ dy        dx = dy Wᵀ        db = Σₙ dy_n
 
