@@ -85,7 +85,7 @@ class Step:
                 else:
                     state = adam.init(model)
             if team:
-                loss, _ = team.loss_and_gradient(batch, seed=(team.optimiser.step,))
+                loss = team.differentiate(batch, seed=(team.optimiser.step,))
                 team.update(adam)
             else:
                 loss, gradient = loss_and_gradient(model, batch, rng=rng)

@@ -285,13 +285,14 @@ def workers():
     training, batches = page("training.workers"), page("training.batches")
     batch = batches.make_batch([([5, 6, 7], [8, 9]), ([5], [6, 7, 8])])
     with training.Workers(make_transformer()[0], 2) as team:
-        team.loss_and_gradient(batch)
+        team.differentiate(batch)
+        team.gradient()
     model, adam = make_transformer()[0], page("training.adam").Adam(0.1)
     training.loss_and_gradient(model, batch)
-    memory = [bytearray(numpy_transformer.to_vector(model).nbytes) for _ in range(5)]  # what a worker sees, seen from here
+    memory = [bytearray(vectors * numpy_transformer.to_vector(model).nbytes) for vectors in (1, 1, 1, 2)]  # what a worker sees, seen from here
     worker = training._Worker(1, 2, model, memory, model.source_embedding.table.dtype.str)
     worker.differentiate(batch, 1.0, 0.0, (0,))
-    worker.add_up()
+    worker.norm()
     worker.step(adam, 0, None, 0.5)
 
 

@@ -26,6 +26,7 @@ from functools import cache
 
 import numpy as np
 
+from .checks import check_shape
 from .pullback import Array
 
 
@@ -110,10 +111,12 @@ def parameter_count(tree) -> int:
     return sum(array.size for array in named_parameters(tree).values())
 
 
-def to_vector(tree) -> Array:
-    """Copy all arrays of a tree, one after another, into one new vector of length P."""
+def to_vector(tree, out: Array | None = None) -> Array:
+    """Copy all arrays of a tree, one after another, into one vector of length P: a new one, or `out`."""
     arrays = [array.ravel() for array in named_parameters(tree).values()]
-    return np.concatenate(arrays or [np.empty(0)])  # (P,)
+    if out is not None:
+        check_shape("out", out, (sum(array.size for array in arrays),))
+    return np.concatenate(arrays or [np.empty(0)], out=out)  # (P,)
 
 
 def from_vector(tree, vector: Array):

@@ -80,7 +80,7 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
             rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)
             rate *= cooldown(step, config.steps, config.cooldown_steps)
             if team:
-                loss, _ = team.loss_and_gradient(batch, label_smoothing=config.label_smoothing, seed=(config.seed, 1, step))
+                loss = team.differentiate(batch, label_smoothing=config.label_smoothing, seed=(config.seed, 1, step))
                 team.update(adam, rate, max_norm=config.max_norm)
                 model, state = team.model, team.optimiser
             else:

@@ -29,6 +29,7 @@ import numpy as np
 
 from ..foundations.checks import check_count, check_number
 from ..foundations.parameters import from_vector, named_parameters, parameter_count, to_vector
+from ..foundations.pullback import Array
 from ..model.transformer import Transformer
 from .adam import Adam, AdamState
 from .batches import PAD, Batch
@@ -64,13 +65,13 @@ class Workers:
         check_count("count", count)
         context = multiprocessing.get_context("spawn")
         size, dtype = parameter_count(model), to_vector(model).dtype
-        # parameters, both moments, and a gradient for each worker; the first one's is where all are added up
-        shared = [context.RawArray("b", size * dtype.itemsize) for _ in range(3 + count)]
-        parameters, first, second, total, *_ = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,) each
-        parameters[:] = to_vector(model)
+        # parameters, both moments, and of each of the W workers its part of the gradient
+        shared = [context.RawArray("b", vectors * size * dtype.itemsize) for vectors in (1, 1, 1, count)]
+        parameters, first, second, gradients = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,), (P,), (P,), (W·P,)
+        to_vector(model, out=parameters)
         if optimiser:
             first[:], second[:] = optimiser.first, optimiser.second
-        self.model, self._total = from_vector(model, parameters), from_vector(model, total)
+        self.model, self._gradients = from_vector(model, parameters), gradients.reshape(count, size)  # (W, P)
         self.optimiser = AdamState(optimiser.step if optimiser else 0, first, second)
         self._connections, self._processes = [], []
         threads = {name: os.environ.get(name) for name in BLAS_THREADS}
@@ -87,19 +88,22 @@ class Workers:
             for name, value in threads.items():
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
-    def loss_and_gradient(self, batch: Batch, *, label_smoothing: float = 0.0, seed: tuple[int, ...] = (0,)):
-        """The mean loss of a batch and its gradient; worker w drops out with generator (*seed, w).
+    def differentiate(self, batch: Batch, *, label_smoothing: float = 0.0, seed: tuple[int, ...] = (0,)) -> float:
+        """Run both passes over a batch and return its mean loss; worker w drops out with generator (*seed, w).
 
-        The gradient lies in shared memory: it is good until the next call of this method or of `update`,
-        which clips it in place. Raises what a worker raised, or ChildProcessError if one of them was killed.
+        Each worker's part of the gradient stays where it is, for `update` or `gradient` to add up.
+        Raises what a worker raised, or ChildProcessError if one of them was killed.
         """
         tasks, count = [], len(self._connections)
         for w in range(count):
             part = Batch(*(rows[w::count] for rows in (batch.source, batch.target_input, batch.target_output)))
             tasks.append((part, part.tokens / max(batch.tokens, 1), label_smoothing, (*seed, w)))
-        losses = self._ask("differentiate", tasks)
-        self._ask("add_up", [()] * count)
-        return sum(losses), self._total
+        return sum(self._ask("differentiate", tasks))
+
+    def gradient(self) -> Transformer:
+        """Return the gradient last computed: the sum of the workers' parts."""
+        total = self._gradients.sum(axis=0)  # (P,)
+        return from_vector(self.model, total)
 
     def update(self, adam: Adam, learning_rate: float | None = None, *, max_norm: float | None = None) -> None:
         """Step `model` and `optimiser` by the gradient last computed, after clipping to `max_norm` if there is one.
@@ -146,42 +150,39 @@ class _Worker:
     """
 
     def __init__(self, number: int, count: int, model: Transformer, shared: list, dtype: str):
-        parameters, first, second, *gradients = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,) each
-        self.model = from_vector(model, parameters)
-        self.written = named_parameters(from_vector(model, gradients[number]))
-        arrays, totals = named_parameters(self.model), named_parameters(from_vector(model, gradients[0]))
+        parameters, first, second, gradients = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,), (P,), (P,), (W·P,)
+        gradients = gradients.reshape(count, -1)  # (W, P)
+        self.model, self.part = from_vector(model, parameters), gradients[number]  # (P,)
+        arrays = named_parameters(self.model)
         ends = list(accumulate((array.size for array in arrays.values()), initial=0))  # where among the P numbers
         start, stop = (bisect_left(ends, ends[-1] * n / count) for n in (number, number + 1))
-        names, stretch = list(arrays)[start:stop], slice(ends[start], ends[stop])
-        self.parameters, self.totals = ({name: of[name] for name in names} for of in (arrays, totals))
-        self.flat, self.first, self.second, self.total, *self.others = (
-            vector[stretch] for vector in (parameters, first, second, *gradients))                            # (N,) each
+        self.names, stretch = list(arrays)[start:stop], slice(ends[start], ends[stop])
+        self.parameters = tuple(arrays[name] for name in self.names)
+        self.flat, self.first, self.second, *self.parts = (
+            vector[stretch] for vector in (parameters, first, second, *gradients))                       # (N,) each
 
     def differentiate(self, batch: Batch, share: float, label_smoothing: float, seed: tuple[int, ...]) -> float:
         """Write the gradient of a part of the batch where all see it, and return its part of the loss."""
         loss, gradient = loss_and_gradient(self.model, batch, label_smoothing=label_smoothing,
                                            rng=np.random.default_rng(seed), share=share)
-        for name, array in named_parameters(gradient).items():
-            self.written[name][...] = array
+        to_vector(gradient, out=self.part)  # (P,)
         return loss
 
-    def add_up(self) -> None:
-        """Add the gradients of all workers, for this one's stretch."""
-        total = self.total  # (N,)
-        for other in self.others:  # (N,)
-            total += other  # (N,)
+    def total(self) -> Array:
+        """Return the gradient of this worker's stretch: the sum of all workers' parts."""
+        first, *others = self.parts  # (N,)
+        return sum(others, start=first)  # (N,)
 
     def norm(self) -> float:
         """Return the norm of the stretch's gradient; that of the whole is the root of their squares' sum."""
-        return gradient_norm(self.totals)
+        return gradient_norm(dict(zip(self.names, from_vector(self.parameters, self.total()))))
 
     def step(self, adam: Adam, step: int, learning_rate: float | None, scale: float) -> None:
-        """Multiply the stretch's gradient by `scale` and let Adam step the stretch, after `step` steps before."""
-        if scale != 1:
-            np.multiply(self.total, scale, out=self.total)  # (N,)
-        trees = tuple(self.parameters.values()), tuple(self.totals.values())
-        if adam.weight_decay == 0:
-            trees = self.flat, self.total  # all as one array: without decay their shapes are of no account
+        """Let Adam step the stretch by `scale` times its gradient, after `step` steps before."""
+        total = self.total() if scale == 1 else self.total() * scale  # (N,)
+        trees = self.flat, total  # all as one array: but for decay their shapes are of no account
+        if adam.weight_decay:
+            trees = self.parameters, from_vector(self.parameters, total)
         adam.update(*trees, AdamState(step, self.first, self.second), learning_rate, in_place=True)
 
 

@@ -1,6 +1,7 @@
 """Walking a tree: the arrays, all of them, each once, in the order in which they stand."""
 
 import gc
+import re
 import weakref
 from dataclasses import dataclass
 
@@ -155,6 +156,20 @@ def test_a_tree_as_one_vector():
     copied = a_tree()
     to_vector(copied)[:] = 0
     assert_same(copied, a_tree())
+
+
+def test_a_tree_written_into_a_vector():
+    vector = np.full(19, -1.0)
+    assert np.shares_memory(to_vector(a_tree(), out=vector[1:18]), vector)
+    assert_array_equal(vector, [-1, *range(17), -1])
+
+
+@pytest.mark.parametrize("shape", [(16,), (18,), (1, 17), ()])
+def test_a_vector_of_the_wrong_length_is_not_written(shape):
+    vector = np.zeros(shape)
+    with pytest.raises(ValueError, match=rf"^out has shape {re.escape(str(shape))}: expected \(17,\)$"):
+        to_vector(a_tree(), out=vector)
+    assert not vector.any()
 
 
 def test_a_vector_as_a_tree_of_views():

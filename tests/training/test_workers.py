@@ -44,7 +44,7 @@ def team():
 def test_loss_and_gradient_are_those_of_one(team):
     for examples in (EXAMPLES, EXAMPLES[:2], [([5], [])]):  # the last leaves the second worker without a sentence, and is one word
         batch = make_batch(examples)
-        loss, gradient = team.loss_and_gradient(batch, label_smoothing=0.1)
+        loss, gradient = team.differentiate(batch, label_smoothing=0.1), team.gradient()
         expected_loss, expected = loss_and_gradient(team.model, batch, label_smoothing=0.1)
         assert loss == pytest.approx(expected_loss, rel=1e-12)
         expected = named_parameters(expected)
@@ -58,10 +58,10 @@ def test_there_are_as_many_as_asked_for(team):
 
 def test_workers_follow_the_model_when_it_is_stepped(team):
     batch = make_batch(EXAMPLES)
-    before, _ = team.loss_and_gradient(batch)
+    before = team.differentiate(batch)
     bias = team.model.encoder.layers[0].feed_forward.expand.bias
     bias += 1.0
-    after, _ = team.loss_and_gradient(batch)
+    after = team.differentiate(batch)
     assert after == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
     bias -= 1.0
     assert after != pytest.approx(before, rel=1e-6)
@@ -80,13 +80,14 @@ def test_the_model_given_stays_as_it_was():
 def test_every_parameter_is_in_one_share(count):
     """200 workers are more than there are arrays: some have nothing to step."""
     model, found = make_model(), []
-    memory = [bytearray(to_vector(model).nbytes) for _ in range(4)]
+    memory = [bytearray(vectors * to_vector(model).nbytes) for vectors in (1, 1, 1, count)]
     for number in range(count):
-        worker = _Worker(number, count, model, memory[:3] + [memory[3]] * count, "<f8")
-        found += worker.parameters
-        size = sum(array.size for array in worker.parameters.values())
-        assert worker.totals.keys() == worker.parameters.keys()
-        assert worker.total.size == worker.first.size == worker.second.size == size
+        worker = _Worker(number, count, model, memory, "<f8")
+        found += worker.names
+        size = parameter_count(worker.parameters)
+        assert len(worker.names) == len(worker.parameters) and len(worker.parts) == count
+        assert worker.flat.size == worker.first.size == worker.second.size == size
+        assert all(part.size == size for part in worker.parts)
         assert abs(size - parameter_count(model) / count) <= max(array.size for array in named_parameters(model).values())
     assert found == list(named_parameters(model))
 
@@ -96,14 +97,14 @@ def test_more_than_two_add_up_too(count):
     """Six are more than there are sentences."""
     model, batch = make_model(), make_batch(EXAMPLES)
     with Workers(model, count) as team:
-        _, gradient = team.loss_and_gradient(batch)
-        assert_same(gradient, loss_and_gradient(model, batch)[1], rtol=1e-9, atol=1e-12)
+        team.differentiate(batch)
+        assert_same(team.gradient(), loss_and_gradient(model, batch)[1], rtol=1e-9, atol=1e-12)
 
 
 def test_where_no_word_counts_there_is_nothing_to_learn(team):
     batch = make_batch(EXAMPLES)
-    loss, gradient = team.loss_and_gradient(replace(batch, target_output=np.zeros_like(batch.target_output)))
-    assert loss == 0 and not to_vector(gradient).any()
+    assert team.differentiate(replace(batch, target_output=np.zeros_like(batch.target_output))) == 0
+    assert not to_vector(team.gradient()).any()
 
 
 @pytest.mark.parametrize("max_norm, weight_decay, count", [
@@ -115,7 +116,8 @@ def test_two_updates_are_those_of_one_process(max_norm, weight_decay, count):
     model, state = adam.update(model, gradient, state)
     with Workers(model, count, state) as team:
         for rate in (None, 0.5):
-            _, gradient = team.loss_and_gradient(batch)
+            team.differentiate(batch)
+            gradient = team.gradient()
             if max_norm is not None:
                 gradient, norm = clip_gradients(gradient, max_norm)
                 assert norm > 0.01
@@ -126,11 +128,24 @@ def test_two_updates_are_those_of_one_process(max_norm, weight_decay, count):
                         rtol=1e-9, atol=1e-12)
 
 
+def test_the_gradient_is_a_copy_and_good_for_more_than_one_update():
+    model, batch, adam = make_model(), make_batch(EXAMPLES), Adam(0.01)
+    state, (_, gradient) = adam.init(model), loss_and_gradient(model, batch)
+    with Workers(model, 2) as team:
+        team.differentiate(batch)
+        for _ in range(2):
+            team.update(adam, max_norm=0.01)
+            team.gradient().decoder.norm.shift[:] = 7
+            model, state = adam.update(model, clip_gradients(gradient, 0.01)[0], state)
+        assert_same(team.gradient(), gradient, rtol=1e-9, atol=1e-12)
+        assert_same(team.model, model, rtol=1e-9, atol=1e-12)
+
+
 def test_the_state_given_stays_as_it_was():
     model, batch, adam = make_model(), make_batch(EXAMPLES), Adam(0.1)
     state = adam.init(model)
     with Workers(model, 1, state) as team:
-        team.loss_and_gradient(batch)
+        team.differentiate(batch)
         team.update(adam)
     assert state.step == 0 and not state.first.any() and not state.second.any()
     assert_same(model, make_model())
@@ -139,8 +154,8 @@ def test_the_state_given_stays_as_it_was():
 def test_a_gradient_that_is_not_finite_is_named_and_nothing_is_stepped():
     model = make_model()
     with Workers(model, 2) as team:
-        _, gradient = team.loss_and_gradient(make_batch(EXAMPLES))
-        gradient.decoder.norm.shift[0] = np.nan
+        team.differentiate(make_batch(EXAMPLES))
+        from_vector(model, team._gradients[1]).decoder.norm.shift[0] = np.nan
         with pytest.raises(ValueError, match="^the gradient of decoder.norm.shift holds nan"):
             team.update(Adam(0.1), max_norm=1.0)
         assert team.optimiser.step == 0 and not team.optimiser.first.any()
@@ -150,7 +165,7 @@ def test_a_gradient_that_is_not_finite_is_named_and_nothing_is_stepped():
 @pytest.mark.parametrize("arguments, message", [
     (dict(max_norm=-1.0), "^max_norm must be a number at least 0"), (dict(learning_rate=-1.0), "^learning_rate must be")])
 def test_a_wrong_update_is_refused_and_nothing_is_stepped(team, arguments, message):
-    team.loss_and_gradient(make_batch(EXAMPLES))
+    team.differentiate(make_batch(EXAMPLES))
     before = map_tree(np.copy, (team.model, team.optimiser))
     with pytest.raises(ValueError, match=message):
         team.update(Adam(0.1), **arguments)
@@ -162,8 +177,8 @@ def test_a_worker_that_fails_says_so_and_goes_on(team):
     batch = make_batch(EXAMPLES)
     wrong = replace(batch, source=np.full_like(batch.source, 99))
     with pytest.raises(IndexError, match=r"source\[0, 0\] is 99, outside \[0, 10\)"):
-        team.loss_and_gradient(wrong)
-    assert team.loss_and_gradient(batch)[0] == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
+        team.differentiate(wrong)
+    assert team.differentiate(batch) == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
 
 
 def test_a_worker_that_is_killed_is_missed():
@@ -171,7 +186,7 @@ def test_a_worker_that_is_killed_is_missed():
         workers._processes[1].kill()
         workers._processes[1].join()
         with pytest.raises(ChildProcessError, match="^a worker process was killed"):
-            workers.loss_and_gradient(make_batch(EXAMPLES))
+            workers.differentiate(make_batch(EXAMPLES))
 
 
 class Deadly:
@@ -191,10 +206,10 @@ def test_a_worker_that_dies_at_work_is_missed():
 def test_ctrl_c_is_not_for_the_workers():
     batch = make_batch(EXAMPLES)
     with Workers(make_model(), 2) as workers:
-        loss, _ = workers.loss_and_gradient(batch)
+        loss = workers.differentiate(batch)
         for process in workers._processes:
             os.kill(process.pid, signal.SIGINT)
-        assert workers.loss_and_gradient(batch)[0] == loss
+        assert workers.differentiate(batch) == loss
 
 
 def test_workers_end_with_the_block():
@@ -265,7 +280,7 @@ def test_refused(count):
 def test_each_worker_has_holes_of_its_own():
     model, batch, seed, expected = make_model(0.5), make_batch(EXAMPLES), (3, 1, 7), 0
     with Workers(model, 2) as team:
-        loss, _ = team.loss_and_gradient(batch, seed=seed)
+        loss = team.differentiate(batch, seed=seed)
     for w in range(2):
         part = Batch(*(rows[w::2] for rows in (batch.source, batch.target_input, batch.target_output)))
         expected += loss_and_gradient(model, part, rng=np.random.default_rng((*seed, w)),
@@ -276,7 +291,7 @@ def test_each_worker_has_holes_of_its_own():
 def test_the_loop_gives_the_workers_of_step_s_the_generators_seed_1_s():
     with Workers(make_model(0.2, np.float32), 2) as team:
         batch = next(epoch(EXAMPLES, 3, np.random.default_rng([0, 0, 0])))
-        expected, _ = team.loss_and_gradient(batch, label_smoothing=0.1, seed=(0, 1, 1))
+        expected = team.differentiate(batch, label_smoothing=0.1, seed=(0, 1, 1))
     assert run(2, steps=1)[0] == [expected]
 
 
