@@ -289,7 +289,7 @@ def workers():
         team.gradient()
     model, adam = make_transformer()[0], page("training.adam").Adam(0.1)
     training.loss_and_gradient(model, batch)
-    memory = [bytearray(vectors * numpy_transformer.to_vector(model).nbytes) for vectors in (1, 1, 1, 2)]  # what a worker sees, seen from here
+    memory = bytearray(5 * numpy_transformer.to_vector(model).nbytes)  # what a worker sees, seen from here
     worker = training._Worker(1, 2, model, memory, model.source_embedding.table.dtype.str)
     worker.differentiate(batch, 1.0, 0.0, (0,))
     worker.norm()

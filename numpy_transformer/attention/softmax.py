@@ -11,10 +11,10 @@ def softmax(x: Array):
 
         yᵢ = exp(xᵢ) / Σⱼ exp(xⱼ)
 
-    exp(c) cancels above and below, so the row's maximum is subtracted first: no exp can overflow. By
-    the quotient rule ∂yᵢ/∂xⱼ = yᵢ(δᵢⱼ − yⱼ), where δᵢⱼ is 1 if i = j and else 0: on the
-    diagonal yᵢ(1 − yᵢ), off it −yᵢyⱼ, since one weight can only grow at the cost of the others. With
-    the upstream gradient dy
+    A number c taken from every xⱼ is a factor exp(−c) above and below, and cancels. With the row's
+    maximum for c no exp can overflow. By the quotient rule ∂yᵢ/∂xⱼ = yᵢ(δᵢⱼ − yⱼ), where δᵢⱼ is 1 if
+    i = j and else 0: on the diagonal yᵢ(1 − yᵢ), off it −yᵢyⱼ, since one weight can only grow at the
+    cost of the others. With the upstream gradient dy
 
         dxⱼ = Σᵢ dyᵢ ∂yᵢ/∂xⱼ = yⱼ (dyⱼ − Σᵢ dyᵢ yᵢ)
 
@@ -39,7 +39,7 @@ def softmax(x: Array):
         if not (shift < np.inf).all():
             raise ValueError(f"x of shape {x.shape} holds NaN or +inf: softmax needs finite scores, or -inf to hide one")
         shift = np.where(shift == -np.inf, 0, shift)              # (..., 1)  -inf - (-inf) would be NaN
-    with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
+    with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and its exp is 0
         y = x - shift                                             # (..., N)  the shift cancels; exp cannot overflow
     np.exp(y, out=y)
     total = y @ np.ones(y.shape[-1], y.dtype)                     # (...)  a product with ones: a third of the time of .sum

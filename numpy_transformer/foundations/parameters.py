@@ -3,7 +3,7 @@
 A layer is a frozen dataclass. Its fields are arrays (parameters), other layers, tuples of layers,
 None (a part that is not there), or plain settings such as a rate. The gradient of a `Linear` is a
 `Linear` that holds ∂loss/∂weight where the layer holds its weight. So one small set of functions
-walks models, gradients and an optimiser's moments alike:
+walks a model, and a model and its gradient side by side:
 
 >>> from dataclasses import dataclass
 >>> @dataclass(frozen=True, eq=False)
@@ -51,7 +51,7 @@ def map_tree(f: Callable, *trees):
         mapped = map_tree(f, part, *(getattr(tree, name) for tree in trees[1:]))
         if mapped is not part:
             changed[name] = mapped
-    return replace(first, **changed) if changed else first  # a part without arrays stays the very same object
+    return replace(first, **changed) if changed else first  # what did not change stays the very same object
 
 
 def _kept_array(value):
@@ -121,8 +121,7 @@ def to_vector(tree, out: Array | None = None) -> Array:
 
 def from_vector(tree, vector: Array):
     """Return the tree with its arrays replaced by views into `vector`: the inverse of `to_vector`."""
-    if vector.shape != (parameter_count(tree),):
-        raise ValueError(f"vector has shape {vector.shape}: expected ({parameter_count(tree)},)")
+    check_shape("vector", vector, (parameter_count(tree),))
     start = 0
 
     def view(array):

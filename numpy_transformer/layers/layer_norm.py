@@ -1,9 +1,9 @@
 """Layer normalisation: bring every word's vector to mean 0 and variance 1, then scale and shift it as learned.
 
 Each word is normalised by its own D numbers alone. Batch normalisation would take, for each
-feature, the statistics of all sentences of the batch, which are poor for small batches, polluted
-by padding, undefined at positions that training never reached, and need a running average at test
-time. A word's own vector is always there, and always all of it.
+feature at each position, the statistics of all sentences of the batch, which are poor for small
+batches, polluted by padding, undefined at positions that training never reached, and need a running
+average at test time. A word's own vector is always there, and always all of it.
 """
 
 from dataclasses import dataclass

@@ -44,7 +44,7 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
     shift = rows.max(axis=-1, keepdims=True)                               # (N, 1)
     if not np.isfinite(shift).all():
         raise ValueError(f"logits of shape {shape} hold NaN, +inf or a row of -inf: cross_entropy needs finite scores")
-    with np.errstate(over="ignore"):  # a difference below the smallest float is -inf, and its exp is 0
+    with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and its exp is 0
         z = rows - shift                                                   # (N, V)
     qz = label_smoothing * z.mean(axis=-1) if label_smoothing else np.zeros(len(z), z.dtype)  # (N,)  Σ q z
     if label_smoothing < 1:

@@ -47,8 +47,8 @@ class Progress:
 
     model: Transformer
     optimiser: AdamState
-    loss: float = float("nan")
-    tokens: int = 0
+    loss: float = float("nan")  # of the batch just learned from
+    tokens: int = 0             # in its target
 
     @property
     def step(self) -> int:
@@ -60,7 +60,7 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
     """Train on, from `progress` to config.steps, yielding after every step.
 
     All randomness is a function of the seed and of the place: epoch e shuffles with generator
-    (seed, 0, e), step s drops out with generator (seed, 1, s). So whoever starts again from a saved
+    (seed, 0, e), step s draws its dropout masks from (seed, 1, s), worker w from (seed, 1, s, w). So whoever starts again from a saved
     step, with as many workers, meets the same batches and the same masks as the run that was never interrupted.
 
     The model given stays as it was. The one yielded is stepped in place when the next step is asked

@@ -1,18 +1,21 @@
 """Workers: several processes, each with a part of every batch, do the work of one in less time.
 
-The loss is a mean over tokens, and a mean of sums can be taken apart: if worker w has n_w of the
-batch's n tokens, then
+The loss is a mean over the target's tokens, and such a mean is the mean of the parts' means, each
+with the weight of its tokens: if worker w has n_w of the batch's n, then
 
     loss = Σ_w (n_w / n) loss_w        ∂loss = Σ_w (n_w / n) ∂loss_w
 
 so each worker runs both passes on its own sentences, starting backward from n_w / n instead of 1,
 and the gradients simply add. Pullbacks are pure, so nothing else has to be agreed upon. The sum
-and Adam's step go number by number, so they too can be shared out: each worker adds up the gradients
-of its own stretch of parameters and steps these, and every process sees the result.
+and Adam's step go number by number, so they too are shared out: each worker owns a stretch of the
+parameters, adds up all workers' gradients there and steps it, and every process sees the result.
+Only clipping asks something of everybody, the norm; the sum is then taken twice, once for it and
+once for the step. Each order is over when the slowest worker has answered, so whatever one of them
+reads, the others have written before.
 
 Why not leave the cores to the matrix products? BLAS, NumPy's library for them, does use all cores, but
 whatever stands between two products (softmax, norms, dropout, Python itself) keeps all but one waiting.
-Here every core does everything; BLAS has threads only where there are more cores than workers.
+Here every core does everything; BLAS gets as many threads as there are cores for each worker.
 
 Parameters, moments and gradients lie in memory that all processes see: once the work has begun, none of them travels.
 The processes are started afresh (not forked), since BLAS reads the number of its threads but once.
@@ -23,6 +26,7 @@ import multiprocessing
 import os
 import signal
 from bisect import bisect_left
+from contextlib import suppress
 from itertools import accumulate
 
 import numpy as np
@@ -54,9 +58,10 @@ def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: floa
 class Workers:
     """`count` processes that train one model together. Use as `with Workers(model, 2) as workers:`.
 
+    In a script that belongs under `if __name__ == "__main__":`, since each process imports the script again.
     The arrays of `workers.model` and `workers.optimiser` lie where all of them see them: `update` steps
     both, and a model that is changed in place is changed for all. The model given stays as it was, and so
-    does the optimiser's state; without one the first step is still to come.
+    does the optimiser's state; without a state Adam is at its start.
     For a fixed number of workers results are the same bit for bit from run to run; for another
     number they differ by rounding, and with dropout by the masks.
     """
@@ -65,13 +70,13 @@ class Workers:
         check_count("count", count)
         context = multiprocessing.get_context("spawn")
         size, dtype = parameter_count(model), to_vector(model).dtype
-        # parameters, both moments, and of each of the W workers its part of the gradient
-        shared = [context.RawArray("b", vectors * size * dtype.itemsize) for vectors in (1, 1, 1, count)]
-        parameters, first, second, gradients = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,), (P,), (P,), (W·P,)
+        shared = context.RawArray("b", (3 + count) * size * dtype.itemsize)
+        memory = np.frombuffer(shared, dtype).reshape(3 + count, size)  # (3 + W, P)
+        parameters, first, second, *gradients = memory  # (P,) each: two moments, and a gradient from each of W workers
         to_vector(model, out=parameters)
         if optimiser:
             first[:], second[:] = optimiser.first, optimiser.second
-        self.model, self._gradients = from_vector(model, parameters), gradients.reshape(count, size)  # (W, P)
+        self.model, self._gradients = from_vector(model, parameters), gradients
         self.optimiser = AdamState(optimiser.step if optimiser else 0, first, second)
         self._connections, self._processes = [], []
         threads = {name: os.environ.get(name) for name in BLAS_THREADS}
@@ -89,10 +94,10 @@ class Workers:
                 os.environ.pop(name) if value is None else os.environ.update({name: value})
 
     def differentiate(self, batch: Batch, *, label_smoothing: float = 0.0, seed: tuple[int, ...] = (0,)) -> float:
-        """Run both passes over a batch and return its mean loss; worker w drops out with generator (*seed, w).
+        """Run both passes over a batch and return its mean loss; worker w's generator for dropout has the seed (*seed, w).
 
-        Each worker's part of the gradient stays where it is, for `update` or `gradient` to add up.
-        Raises what a worker raised, or ChildProcessError if one of them was killed.
+        Each worker's gradient stays where it is, for `update` or `gradient` to add up.
+        Raises what a worker raised (then the gradients are not all of one batch), or ChildProcessError if one was killed.
         """
         tasks, count = [], len(self._connections)
         for w in range(count):
@@ -101,13 +106,14 @@ class Workers:
         return sum(self._ask("differentiate", tasks))
 
     def gradient(self) -> Transformer:
-        """Return the gradient last computed: the sum of the workers' parts."""
-        total = self._gradients.sum(axis=0)  # (P,)
+        """Return the gradient last computed, the sum of all workers', in arrays of its own."""
+        total = sum(self._gradients)  # (P,)
         return from_vector(self.model, total)
 
     def update(self, adam: Adam, learning_rate: float | None = None, *, max_norm: float | None = None) -> None:
         """Step `model` and `optimiser` by the gradient last computed, after clipping to `max_norm` if there is one.
 
+        The gradient itself stays as it was, for another update if need be.
         Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its stretch.
         Raises ValueError naming the parameter if the gradient to be clipped is infinite or NaN.
         """
@@ -126,7 +132,10 @@ class Workers:
                 connection.send((name, given))
             answers = [connection.recv() for connection in self._connections]
         except (EOFError, OSError):
-            raise ChildProcessError("a worker process was killed: there is no answer from it") from None
+            raise ChildProcessError("a worker process has ended: there is no answer from it") from None
+        except BaseException:  # such as Ctrl-C: an answer still to come must not be taken for one to the next order
+            self.__exit__()
+            raise
         for answer in answers:
             if isinstance(answer, Exception):
                 raise answer
@@ -145,40 +154,38 @@ class Workers:
 class _Worker:
     """What one worker does when asked: both passes for its sentences, sum and step for its stretch of parameters.
 
-    The stretches follow one another, worker number's ending with the first array that reaches (number + 1) / count
-    of all P numbers. No array is cut, since weight decay must know a matrix from a bias.
+    The arrays of the P parameters lie one after another. Where worker w's stretch ends, the next one's begins: after the
+    first array that ends at or beyond (w + 1) P / count. No array is cut, since weight decay must know a matrix from a bias.
     """
 
-    def __init__(self, number: int, count: int, model: Transformer, shared: list, dtype: str):
-        parameters, first, second, gradients = (np.frombuffer(buffer, dtype) for buffer in shared)  # (P,), (P,), (P,), (W·P,)
-        gradients = gradients.reshape(count, -1)  # (W, P)
-        self.model, self.part = from_vector(model, parameters), gradients[number]  # (P,)
+    def __init__(self, number: int, count: int, model: Transformer, shared, dtype: str):
+        memory = np.frombuffer(shared, dtype).reshape(3 + count, -1)  # (3 + W, P)
+        self.model, self.gradient = from_vector(model, memory[0]), memory[3 + number]  # (P,)
         arrays = named_parameters(self.model)
         ends = list(accumulate((array.size for array in arrays.values()), initial=0))  # where among the P numbers
         start, stop = (bisect_left(ends, ends[-1] * n / count) for n in (number, number + 1))
         self.names, stretch = list(arrays)[start:stop], slice(ends[start], ends[stop])
         self.parameters = tuple(arrays[name] for name in self.names)
-        self.flat, self.first, self.second, *self.parts = (
-            vector[stretch] for vector in (parameters, first, second, *gradients))                       # (N,) each
+        self.flat, self.first, self.second, *self.summands = memory[:, stretch]  # (N,) each; last, the gradients of all workers
 
     def differentiate(self, batch: Batch, share: float, label_smoothing: float, seed: tuple[int, ...]) -> float:
-        """Write the gradient of a part of the batch where all see it, and return its part of the loss."""
+        """Write the gradient of some of the batch's sentences where all see it, and return their share of the loss."""
         loss, gradient = loss_and_gradient(self.model, batch, label_smoothing=label_smoothing,
                                            rng=np.random.default_rng(seed), share=share)
-        to_vector(gradient, out=self.part)  # (P,)
+        to_vector(gradient, out=self.gradient)  # (P,)
         return loss
 
     def total(self) -> Array:
-        """Return the gradient of this worker's stretch: the sum of all workers' parts."""
-        first, *others = self.parts  # (N,)
-        return sum(others, start=first)  # (N,)
+        """Return the batch's gradient for this worker's stretch, not to be written to."""
+        start, *others = self.summands  # (N,)
+        return sum(others, start=start)  # (N,)
 
     def norm(self) -> float:
         """Return the norm of the stretch's gradient; that of the whole is the root of their squares' sum."""
         return gradient_norm(dict(zip(self.names, from_vector(self.parameters, self.total()))))
 
     def step(self, adam: Adam, step: int, learning_rate: float | None, scale: float) -> None:
-        """Let Adam step the stretch by `scale` times its gradient, after `step` steps before."""
+        """One step of Adam for the stretch, its gradient clipped by the factor `scale`; `step` steps came before."""
         total = self.total() if scale == 1 else self.total() * scale  # (N,)
         trees = self.flat, total  # all as one array: but for decay their shapes are of no account
         if adam.weight_decay:
@@ -191,13 +198,11 @@ def _work(connection, *arguments) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the orders
     keep_freed_memory()
     worker = _Worker(*arguments)
-    while True:
-        try:
+    with suppress(EOFError, OSError):  # the other end is closed
+        while True:
             name, given = connection.recv()
-        except EOFError:
-            return
-        try:
-            answer = getattr(worker, name)(*given)
-        except Exception as error:
-            answer = error
-        connection.send(answer)
+            try:
+                answer = getattr(worker, name)(*given)
+            except Exception as error:
+                answer = error
+            connection.send(answer)

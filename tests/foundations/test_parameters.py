@@ -164,12 +164,21 @@ def test_a_tree_written_into_a_vector():
     assert_array_equal(vector, [-1, *range(17), -1])
 
 
-@pytest.mark.parametrize("shape", [(16,), (18,), (1, 17), ()])
+@pytest.mark.parametrize("shape", [(16,), (18,), (0,), (1, 17), ()])
 def test_a_vector_of_the_wrong_length_is_not_written(shape):
     vector = np.zeros(shape)
     with pytest.raises(ValueError, match=rf"^out has shape {re.escape(str(shape))}: expected \(17,\)$"):
         to_vector(a_tree(), out=vector)
     assert not vector.any()
+
+
+def test_a_vector_of_integers_is_not_written():
+    with pytest.raises(TypeError):
+        to_vector((np.full(2, 0.5),), out=np.zeros(2, int))
+
+
+def test_a_vector_holds_rows_however_they_lie_in_memory():
+    assert_array_equal(to_vector((np.asfortranarray(np.arange(6.0).reshape(2, 3)),)), np.arange(6.0))
 
 
 def test_a_vector_as_a_tree_of_views():

@@ -80,14 +80,14 @@ def test_the_model_given_stays_as_it_was():
 def test_every_parameter_is_in_one_share(count):
     """200 workers are more than there are arrays: some have nothing to step."""
     model, found = make_model(), []
-    memory = [bytearray(vectors * to_vector(model).nbytes) for vectors in (1, 1, 1, count)]
+    memory = bytearray((3 + count) * to_vector(model).nbytes)
     for number in range(count):
         worker = _Worker(number, count, model, memory, "<f8")
         found += worker.names
         size = parameter_count(worker.parameters)
-        assert len(worker.names) == len(worker.parameters) and len(worker.parts) == count
+        assert len(worker.names) == len(worker.parameters) and len(worker.summands) == count
         assert worker.flat.size == worker.first.size == worker.second.size == size
-        assert all(part.size == size for part in worker.parts)
+        assert all(part.size == size for part in worker.summands)
         assert abs(size - parameter_count(model) / count) <= max(array.size for array in named_parameters(model).values())
     assert found == list(named_parameters(model))
 
@@ -128,10 +128,11 @@ def test_two_updates_are_those_of_one_process(max_norm, weight_decay, count):
                         rtol=1e-9, atol=1e-12)
 
 
-def test_the_gradient_is_a_copy_and_good_for_more_than_one_update():
+@pytest.mark.parametrize("count", [1, 2])
+def test_the_gradient_is_a_copy_and_good_for_more_than_one_update(count):
     model, batch, adam = make_model(), make_batch(EXAMPLES), Adam(0.01)
     state, (_, gradient) = adam.init(model), loss_and_gradient(model, batch)
-    with Workers(model, 2) as team:
+    with Workers(model, count) as team:
         team.differentiate(batch)
         for _ in range(2):
             team.update(adam, max_norm=0.01)
@@ -139,6 +140,13 @@ def test_the_gradient_is_a_copy_and_good_for_more_than_one_update():
             model, state = adam.update(model, clip_gradients(gradient, 0.01)[0], state)
         assert_same(team.gradient(), gradient, rtol=1e-9, atol=1e-12)
         assert_same(team.model, model, rtol=1e-9, atol=1e-12)
+
+
+def test_a_gradient_of_zeros_can_be_clipped():
+    with Workers(make_model(), 2) as team:
+        team.update(Adam(0.1), max_norm=0)
+        assert_same(team.model, make_model())
+        assert team.optimiser.step == 1
 
 
 def test_the_state_given_stays_as_it_was():
@@ -185,7 +193,7 @@ def test_a_worker_that_is_killed_is_missed():
     with Workers(make_model(), 2) as workers:
         workers._processes[1].kill()
         workers._processes[1].join()
-        with pytest.raises(ChildProcessError, match="^a worker process was killed"):
+        with pytest.raises(ChildProcessError, match="^a worker process has ended"):
             workers.differentiate(make_batch(EXAMPLES))
 
 
@@ -198,7 +206,7 @@ class Deadly:
 
 def test_a_worker_that_dies_at_work_is_missed():
     with Workers(make_model(), 2) as workers:
-        with pytest.raises(ChildProcessError, match="^a worker process was killed"):
+        with pytest.raises(ChildProcessError, match="^a worker process has ended"):
             workers._ask("norm", [(), (Deadly(),)])
 
 
@@ -210,6 +218,23 @@ def test_ctrl_c_is_not_for_the_workers():
         for process in workers._processes:
             os.kill(process.pid, signal.SIGINT)
         assert workers.differentiate(batch) == loss
+
+
+def test_an_answer_that_was_not_waited_for_is_not_taken_for_another(monkeypatch):
+    """Ctrl-C while the workers work: what they answer then would be the answer to the next order."""
+    with Workers(make_model(), 2) as workers:
+        class Interrupted:
+            send, close = workers._connections[1].send, workers._connections[1].close
+
+            def recv(self):
+                raise KeyboardInterrupt
+
+        workers._connections[1] = Interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            workers.differentiate(make_batch(EXAMPLES))
+        with pytest.raises(ChildProcessError, match="^a worker process has ended"):
+            workers.differentiate(make_batch(EXAMPLES[:2]))
+        assert [process.exitcode for process in workers._processes] == [0, 0]
 
 
 def test_workers_end_with_the_block():
@@ -225,6 +250,21 @@ def test_the_environment_is_left_as_it_was(monkeypatch):
         assert os.environ[BLAS_THREADS[0]] == "7" and BLAS_THREADS[1] not in os.environ
 
 
+def test_the_environment_is_left_as_it_was_when_a_start_fails(monkeypatch):
+    class Failing:
+        def __init__(self, **_):
+            pass
+
+        def start(self):
+            raise OSError("no more processes")
+
+    monkeypatch.setenv(BLAS_THREADS[0], "7")
+    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Failing, raising=False)
+    with pytest.raises(OSError, match="no more processes"):
+        Workers(make_model(), 2)
+    assert os.environ[BLAS_THREADS[0]] == "7"
+
+
 @pytest.mark.parametrize("cores, count, threads", [
     (None, 1, "1"), (None, 2, "1"), (1, 2, "1"), (3, 2, "1"), (4, 2, "2"), (9, 2, "4"), (9, 3, "3")])
 def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, count, threads):
@@ -236,7 +276,7 @@ def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, count, t
             assert daemon  # else a program that forgets them would never end
 
         def start(self):
-            born.append([os.environ[name] for name in BLAS_THREADS])
+            born.append([os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")])
 
         def join(self, timeout):
             pass
@@ -244,7 +284,7 @@ def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, count, t
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
     monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Stillborn, raising=False)
     with Workers(make_model(), count):
-        assert born == [[threads] * len(BLAS_THREADS)] * count
+        assert born == [[threads] * 3] * count
 
 
 def test_the_same_number_of_workers_gives_the_same_run_bit_for_bit():
@@ -303,3 +343,12 @@ def test_a_resumed_run_of_workers_is_the_unbroken_run():
         if progress.step == 2:
             kept = map_tree(np.copy, progress)
     assert [p.loss for p in training_steps(kept, EXAMPLES, config, 2)] == losses[2:]
+
+
+def test_weight_decay_is_for_workers_too():
+    def table(workers):
+        model, config = make_model(), TrainingConfig(steps=3, batch_size=3, warmup_steps=5, weight_decay=0.5)
+        *_, last = training_steps(Progress(model, Adam(0.0).init(model)), EXAMPLES, config, workers)
+        return last.model.source_embedding.table.copy()
+
+    np.testing.assert_allclose(table(2), table(1), rtol=1e-6, atol=1e-9)
