@@ -60,8 +60,9 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
     """Train on, from `progress` to config.steps, yielding after every step.
 
     All randomness is a function of the seed and of the place: epoch e shuffles with generator
-    (seed, 0, e), step s draws its dropout masks from (seed, 1, s), worker w from (seed, 1, s, w). So whoever starts again from a saved
-    step, with as many workers, meets the same batches and the same masks as the run that was never interrupted.
+    (seed, 0, e), step s draws its dropout masks from (seed, 1, s), worker w from (seed, 1, s, w). So
+    whoever starts again from a saved step, with as many workers, meets the same batches and the same
+    masks as the run that was never interrupted.
 
     The model given stays as it was. The one yielded is stepped in place when the next step is asked
     for: copy or save what is to be kept. With `workers` > 1 that many processes share each batch.
