@@ -176,7 +176,7 @@ class _Worker:
         return loss
 
     def total(self) -> Array:
-        """Return the batch's gradient for this worker's stretch, not to be written to."""
+        """Return the batch's gradient for this worker's stretch; of a single worker it is the shared one itself, to be left alone."""
         start, *others = self.summands  # (N,)
         return sum(others, start=start)  # (N,)
 

@@ -220,7 +220,7 @@ def test_ctrl_c_is_not_for_the_workers():
         assert workers.differentiate(batch) == loss
 
 
-def test_an_answer_that_was_not_waited_for_is_not_taken_for_another(monkeypatch):
+def test_an_answer_that_was_not_waited_for_is_not_taken_for_another():
     """Ctrl-C while the workers work: what they answer then would be the answer to the next order."""
     with Workers(make_model(), 2) as workers:
         class Interrupted:
