@@ -223,8 +223,10 @@ def test_ctrl_c_is_not_for_the_workers():
 def test_an_answer_that_was_not_waited_for_is_not_taken_for_another():
     """Ctrl-C while the workers work: what they answer then would be the answer to the next order."""
     with Workers(make_model(), 2) as workers:
+        connection = workers._connections[1]
+
         class Interrupted:
-            send, close = workers._connections[1].send, workers._connections[1].close
+            send, close = connection.send, connection.close
 
             def recv(self):
                 raise KeyboardInterrupt
@@ -232,6 +234,7 @@ def test_an_answer_that_was_not_waited_for_is_not_taken_for_another():
         workers._connections[1] = Interrupted()
         with pytest.raises(KeyboardInterrupt):
             workers.differentiate(make_batch(EXAMPLES))
+        workers._connections[1] = connection
         with pytest.raises(ChildProcessError, match="^a worker process has ended"):
             workers.differentiate(make_batch(EXAMPLES[:2]))
         assert [process.exitcode for process in workers._processes] == [0, 0]
