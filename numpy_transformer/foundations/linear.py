@@ -7,6 +7,7 @@ import numpy as np
 
 from .checks import as_float, check_count, check_generator, check_shape, check_width
 from .pullback import Array
+from .sums import column_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ class Linear:
         def backward(dy):                             # (..., O)
             dy_rows = dy.reshape(-1, outputs)         # (N, O)
             weight = rows.T @ dy_rows                 # (I, O)
-            bias = np.ones(len(dy_rows), dy.dtype) @ dy_rows  # (O,)  as a product: four times as fast as .sum(axis=0)
+            bias = column_sums(dy_rows)               # (O,)
             dx = dy_rows @ self.weight.T              # (N, I)
             return Linear(weight, bias), dx.reshape(*leading, inputs)  # (..., I)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..foundations.checks import as_float, check_count, check_number, check_shape, check_width
 from ..foundations.pullback import Array
+from ..foundations.sums import column_sums, row_sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +57,8 @@ class LayerNorm:
         x = as_float("x", x)                                             # (..., D)
         check_width("x", x, len(self.gain))
         shape, D = x.shape, x.shape[-1]
-        share = np.full(D, 1 / D, x.dtype)                               # (D,)  row · share is its mean, by a fast product
-        centred = x.reshape(-1, D) - (x.reshape(-1, D) @ share)[:, None]  # (N, D)
+        x = x.reshape(-1, D)                                             # (N, D)
+        centred = x - row_sums(x)[:, None] / D                           # (N, D)
         variance = np.vecdot(centred, centred)[:, None] / D              # (N, 1)  one pass, no array of squares
         inverse_std = 1 / np.sqrt(variance + self.epsilon)               # (N, 1)
         x_hat = np.multiply(centred, inverse_std, out=centred)           # (N, D)  in place: centred is x̂ from here on
@@ -66,12 +67,11 @@ class LayerNorm:
 
         def backward(dy):                                                # (..., D)
             dy = dy.reshape(-1, D)                                       # (N, D)
-            ones = np.ones(len(dy), dy.dtype)                            # (N,)
-            shift = ones @ dy                                            # (D,)  Σ over rows, again by a product
-            gain = ones @ (dy * x_hat)                                   # (D,)
+            shift = column_sums(dy)                                      # (D,)
+            gain = column_sums(dy * x_hat)                               # (D,)
             dx = dy * self.gain                                          # (N, D)  dx̂, of which dx is made in place
             along_x_hat = np.vecdot(dx, x_hat)[:, None] / D              # (N, 1)
-            dx -= (dx @ share)[:, None]                                  # (N, D)
+            dx -= row_sums(dx)[:, None] / D                              # (N, D)
             dx -= x_hat * along_x_hat                                    # (N, D)
             dx *= inverse_std                                            # (N, D)
             return LayerNorm(gain, shift, self.epsilon), dx.reshape(shape)  # (..., D)

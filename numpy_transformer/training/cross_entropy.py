@@ -4,6 +4,7 @@ import numpy as np
 
 from ..foundations.checks import as_float, as_ids, check_number, check_rank, check_shape
 from ..foundations.pullback import Array
+from ..foundations.sums import row_sums
 
 
 def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = None, label_smoothing: float = 0.0):
@@ -46,11 +47,11 @@ def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = N
         raise ValueError(f"logits of shape {shape} hold NaN, +inf or a row of -inf: cross_entropy needs finite scores")
     with np.errstate(over="ignore"):  # a difference too large for the dtype is -inf, and its exp is 0
         z = rows - shift                                                   # (N, V)
-    qz = label_smoothing * z.mean(axis=-1) if label_smoothing else np.zeros(len(z), z.dtype)  # (N,)  Σ q z
+    qz = label_smoothing / V * row_sums(z) if label_smoothing else np.zeros(len(z), z.dtype)  # (N,)  Σ q z
     if label_smoothing < 1:
         qz += (1 - label_smoothing) * z[n, labels]                         # (N,)
     e = np.exp(z, out=z)                                                   # (N, V)  in place: z is used up
-    total = e.sum(axis=-1, keepdims=True)                                  # (N, 1)
+    total = row_sums(e)[:, None]                                           # (N, 1)
     surprise = np.log(total[:, 0]) - qz                                    # (N,)  the shifts cancel: Σ q = 1
     loss = float(surprise.sum(dtype=np.float64)) / count
 
