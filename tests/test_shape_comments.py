@@ -24,6 +24,7 @@ NOT_ENTERED = {  # pages, or whole parts, that no scenario needs to run
     "command_line": "commands, made of what the other pages define",
     "foundations.pullback": "defines the convention and computes nothing",
     "model.config": "sizes and choices",
+    "training.blas_threads": "asks the library, computes nothing",
     "training.memory": "asks the system, computes nothing",
     "training.progress_line": "text only",
     "training.schedule": "one number a step",
@@ -37,6 +38,7 @@ ANY_SHAPE = {  # pages that take arrays of every shape, so that a comment could 
     "foundations.checks": "returns what it was given",
     "foundations.gradient_check": "differentiates any function",
     "foundations.parameters": "walks trees of any arrays",
+    "foundations.sums": "adds up rows and columns of any length",
     "variations.renaming": "gives any arrays other names",
 }
 
@@ -280,7 +282,7 @@ def loop():
     p.mean_loss(model, EXAMPLES, B)
 
 
-@scenario("training.workers", T=None, S=None)
+@scenario("training.workers", B=None, T=None, S=None)
 def workers():
     training, batches = page("training.workers"), page("training.batches")
     batch = batches.make_batch([([5, 6, 7], [8, 9]), ([5], [6, 7, 8])])

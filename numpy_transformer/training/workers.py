@@ -18,7 +18,8 @@ whatever stands between two products (softmax, norms, dropout, Python itself) ke
 Here every core does everything; BLAS gets as many threads as there are cores for each worker.
 
 Parameters, moments and gradients lie in memory that all processes see: once the work has begun, none of them travels.
-The processes are started afresh (not forked), since BLAS reads the number of its threads but once.
+Whoever asks for the work is a worker too: it gives the others their orders, does its own part, and only then
+waits for their answers.
 """
 
 import math
@@ -37,11 +38,10 @@ from ..foundations.pullback import Array
 from ..model.transformer import Transformer
 from .adam import Adam, AdamState
 from .batches import PAD, Batch
+from .blas_threads import limit_blas_threads
 from .clipping import gradient_norm
 from .cross_entropy import cross_entropy
 from .memory import keep_freed_memory
-
-BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: float = 0.0,
@@ -56,7 +56,7 @@ def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: floa
 
 
 class Workers:
-    """`count` processes that train one model together. Use as `with Workers(model, 2) as workers:`.
+    """`count` processes, this one among them, that train one model together. Use as `with Workers(model, 2) as workers:`.
 
     In a script that belongs under `if __name__ == "__main__":`, since each process imports the script again.
     The arrays of `workers.model` and `workers.optimiser` lie where all of them see them: `update` steps
@@ -78,20 +78,14 @@ class Workers:
             first[:], second[:] = optimiser.first, optimiser.second
         self.model, self._gradients = from_vector(model, parameters), gradients
         self.optimiser = AdamState(optimiser.step if optimiser else 0, first, second)
-        self._connections, self._processes = [], []
-        threads = {name: os.environ.get(name) for name in BLAS_THREADS}
-        os.environ.update({name: str(max((os.cpu_count() or 1) // count, 1)) for name in BLAS_THREADS})
-        try:
-            for number in range(count):
-                here, there = context.Pipe()
-                process = context.Process(target=_work, args=(there, number, count, model, shared, dtype.str), daemon=True)
-                process.start()
-                there.close()
-                self._connections.append(here)
-                self._processes.append(process)
-        finally:
-            for name, value in threads.items():
-                os.environ.pop(name) if value is None else os.environ.update({name: value})
+        self._own, self._connections, self._processes = _Worker(0, count, model, shared, dtype.str), [], []
+        for number in range(1, count):
+            here, there = context.Pipe()
+            process = context.Process(target=_work, args=(there, number, count, model, shared, dtype.str), daemon=True)
+            process.start()
+            there.close()
+            self._connections.append(here)
+            self._processes.append(process)
 
     def differentiate(self, batch: Batch, *, label_smoothing: float = 0.0, seed: tuple[int, ...] = (0,)) -> float:
         """Run both passes over a batch and return its mean loss; worker w's generator for dropout has the seed (*seed, w).
@@ -99,7 +93,7 @@ class Workers:
         Each worker's gradient stays where it is, for `update` or `gradient` to add up.
         Raises what a worker raised (then the gradients are not all of one batch), or ChildProcessError if one was killed.
         """
-        tasks, count = [], len(self._connections)
+        tasks, count = [], len(self._gradients)
         for w in range(count):
             part = Batch(*(rows[w::count] for rows in (batch.source, batch.target_input, batch.target_output)))
             tasks.append((part, part.tokens / max(batch.tokens, 1), label_smoothing, (*seed, w)))
@@ -117,7 +111,7 @@ class Workers:
         Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its stretch.
         Raises ValueError naming the parameter if the gradient to be clipped is infinite or NaN.
         """
-        count, scale = len(self._connections), 1.0
+        count, scale = len(self._gradients), 1.0
         if max_norm is not None:
             check_number("max_norm", max_norm)
             norm = math.hypot(*self._ask("norm", [()] * count))
@@ -127,10 +121,11 @@ class Workers:
 
     def _ask(self, name: str, arguments: list[tuple]) -> list:
         """Have every worker call its method of that name, and wait for all answers."""
+        own, *others = arguments
         try:
-            for connection, given in zip(self._connections, arguments):
+            for connection, given in zip(self._connections, others):
                 connection.send((name, given))
-            answers = [connection.recv() for connection in self._connections]
+            answers = [self._own.answer(name, own), *(connection.recv() for connection in self._connections)]
         except (EOFError, OSError):
             raise ChildProcessError("a worker process has ended: there is no answer from it") from None
         except BaseException:  # such as Ctrl-C: an answer still to come must not be taken for one to the next order
@@ -167,6 +162,15 @@ class _Worker:
         self.names, stretch = list(arrays)[start:stop], slice(ends[start], ends[stop])
         self.parameters = tuple(arrays[name] for name in self.names)
         self.flat, self.first, self.second, *self.summands = memory[:, stretch]  # (N,) each; last, the gradients of all workers
+        self.threads = max((os.cpu_count() or 1) // count, 1)
+
+    def answer(self, name: str, given: tuple):
+        """Call the method of that name; an exception is an answer too, for whoever gave the order to raise."""
+        try:
+            with limit_blas_threads(self.threads):
+                return getattr(self, name)(*given)
+        except Exception as error:
+            return error
 
     def differentiate(self, batch: Batch, share: float, label_smoothing: float, seed: tuple[int, ...]) -> float:
         """Write the gradient of some of the batch's sentences where all see it, and return their share of the loss."""
@@ -200,9 +204,4 @@ def _work(connection, *arguments) -> None:
     worker = _Worker(*arguments)
     with suppress(EOFError, OSError):  # the other end is closed
         while True:
-            name, given = connection.recv()
-            try:
-                answer = getattr(worker, name)(*given)
-            except Exception as error:
-                answer = error
-            connection.send(answer)
+            connection.send(worker.answer(*connection.recv()))

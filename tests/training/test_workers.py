@@ -1,9 +1,9 @@
 """Workers: the loss and gradient of one process, from several."""
 
-import multiprocessing
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -14,7 +14,7 @@ from numpy_transformer.training.adam import Adam
 from numpy_transformer.training.batches import Batch, epoch, make_batch
 from numpy_transformer.training.clipping import clip_gradients
 from numpy_transformer.training.loop import Progress, TrainingConfig, training_steps
-from numpy_transformer.training.workers import BLAS_THREADS, Workers, _Worker, loss_and_gradient
+from numpy_transformer.training.workers import Workers, _Worker, loss_and_gradient
 from strategies import assert_close, assert_same, randomised
 
 EXAMPLES = [([4, 5, 6, 7], [8, 9, 4]), ([5], [6, 7, 8, 9, 4]), ([6, 6], [7]), ([9, 8, 7], [6, 5]), ([4, 9], [5, 5, 5])]
@@ -53,7 +53,7 @@ def test_loss_and_gradient_are_those_of_one(team):
 
 
 def test_there_are_as_many_as_asked_for(team):
-    assert len(team._processes) == len(team._connections) == 2
+    assert len(team._processes) == len(team._connections) == 1  # this process is the first of the two
 
 
 def test_workers_follow_the_model_when_it_is_stepped(team):
@@ -191,8 +191,8 @@ def test_a_worker_that_fails_says_so_and_goes_on(team):
 
 def test_a_worker_that_is_killed_is_missed():
     with Workers(make_model(), 2) as workers:
-        workers._processes[1].kill()
-        workers._processes[1].join()
+        workers._processes[0].kill()
+        workers._processes[0].join()
         with pytest.raises(ChildProcessError, match="^a worker process has ended"):
             workers.differentiate(make_batch(EXAMPLES))
 
@@ -223,7 +223,7 @@ def test_ctrl_c_is_not_for_the_workers():
 def test_an_answer_that_was_not_waited_for_is_not_taken_for_another():
     """Ctrl-C while the workers work: what they answer then would be the answer to the next order."""
     with Workers(make_model(), 2) as workers:
-        connection = workers._connections[1]
+        connection = workers._connections[0]
 
         class Interrupted:
             send, close = connection.send, connection.close
@@ -231,63 +231,36 @@ def test_an_answer_that_was_not_waited_for_is_not_taken_for_another():
             def recv(self):
                 raise KeyboardInterrupt
 
-        workers._connections[1] = Interrupted()
+        workers._connections[0] = Interrupted()
         with pytest.raises(KeyboardInterrupt):
             workers.differentiate(make_batch(EXAMPLES))
-        workers._connections[1] = connection
+        workers._connections[0] = connection
         with pytest.raises(ChildProcessError, match="^a worker process has ended"):
             workers.differentiate(make_batch(EXAMPLES[:2]))
-        assert [process.exitcode for process in workers._processes] == [0, 0]
+        assert [process.exitcode for process in workers._processes] == [0]
 
 
 def test_workers_end_with_the_block():
     with Workers(make_model(), 2) as workers:
         pass
-    assert [process.exitcode for process in workers._processes] == [0, 0]
-
-
-def test_the_environment_is_left_as_it_was(monkeypatch):
-    monkeypatch.setenv(BLAS_THREADS[0], "7")
-    monkeypatch.delenv(BLAS_THREADS[1], raising=False)
-    with Workers(make_model(), 1):
-        assert os.environ[BLAS_THREADS[0]] == "7" and BLAS_THREADS[1] not in os.environ
-
-
-def test_the_environment_is_left_as_it_was_when_a_start_fails(monkeypatch):
-    class Failing:
-        def __init__(self, **_):
-            pass
-
-        def start(self):
-            raise OSError("no more processes")
-
-    monkeypatch.setenv(BLAS_THREADS[0], "7")
-    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Failing, raising=False)
-    with pytest.raises(OSError, match="no more processes"):
-        Workers(make_model(), 2)
-    assert os.environ[BLAS_THREADS[0]] == "7"
+    assert [process.exitcode for process in workers._processes] == [0]
 
 
 @pytest.mark.parametrize("cores, count, threads", [
-    (None, 1, "1"), (None, 2, "1"), (1, 2, "1"), (3, 2, "1"), (4, 2, "2"), (9, 2, "4"), (9, 3, "3")])
+    (None, 1, 1), (None, 2, 1), (1, 2, 1), (3, 2, 1), (4, 2, 2), (9, 2, 4), (9, 3, 3)])
 def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, count, threads):
-    """BLAS reads its number of threads from the environment that a process is born into."""
-    born = []
-
-    class Stillborn:
-        def __init__(self, *, daemon, **_):
-            assert daemon  # else a program that forgets them would never end
-
-        def start(self):
-            born.append([os.environ[name] for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS")])
-
-        def join(self, timeout):
-            pass
-
+    model = make_model()
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    monkeypatch.setattr(multiprocessing.get_context("spawn"), "Process", Stillborn, raising=False)
-    with Workers(make_model(), count):
-        assert born == [[threads] * 3] * count
+    worker = _Worker(0, count, model, bytearray((3 + count) * to_vector(model).nbytes), "<f8")
+    limits = []
+    monkeypatch.setattr("numpy_transformer.training.workers.limit_blas_threads", lambda most: nullcontext(limits.append(most)))
+    assert worker.answer("norm", ()) == 0 and limits == [threads]
+
+
+def test_the_processes_end_with_the_program():
+    """Else a program that forgets them would never end."""
+    with Workers(make_model(), 2) as workers:
+        assert workers._processes[0].daemon
 
 
 def test_the_same_number_of_workers_gives_the_same_run_bit_for_bit():

@@ -1,0 +1,46 @@
+"""BLAS threads: how many cores one matrix product may use.
+
+BLAS, NumPy's library for products, cuts every large one into pieces and gives each core one. That is
+right for a process alone on its machine. Where each core has a process of its own, the pieces only
+wait for one another, and two processes with two threads each are slower than one.
+"""
+
+import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+
+import numpy as np
+
+# How the makers of BLAS call the two functions that tell and set the number: OpenBLAS, as NumPy's own
+# packages have it and as others do, and MKL.
+TELL_AND_SET = (("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_threads64_"),
+                ("openblas_get_num_threads64_", "openblas_set_num_threads64_"),
+                ("openblas_get_num_threads", "openblas_set_num_threads"),
+                ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"))
+
+
+@contextmanager
+def limit_blas_threads(most: int) -> Iterator[None]:
+    """Let products use at most so many threads within the block, and as many as before after it.
+
+    Where NumPy's BLAS cannot be asked (on Windows, or another maker's) nothing happens.
+    """
+    tell, set_to = _functions() or (lambda: most, lambda threads: None)
+    before = tell()
+    set_to(min(before, most))
+    try:
+        yield
+    finally:
+        set_to(before)
+
+
+@cache
+def _functions() -> tuple[Callable, Callable] | None:
+    """Find the two functions in whatever the part of NumPy that multiplies was linked with."""
+    with suppress(AttributeError, OSError):
+        library = ctypes.CDLL(np._core._multiarray_umath.__file__)
+        for tell, set_to in TELL_AND_SET:
+            if hasattr(library, set_to):
+                return getattr(library, tell), getattr(library, set_to)
+    return None

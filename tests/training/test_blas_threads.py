@@ -1,0 +1,70 @@
+"""BLAS threads: as many as asked for within the block, as before after it, and no error where nobody can be asked."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from numpy_transformer.training import blas_threads
+from numpy_transformer.training.blas_threads import TELL_AND_SET, limit_blas_threads
+
+
+class Library:
+    """A BLAS of some maker."""
+
+    def __init__(self, tell, set_to, threads):
+        self.threads = threads
+        setattr(self, tell, lambda: self.threads)
+        setattr(self, set_to, lambda threads: setattr(self, "threads", threads))
+
+
+@pytest.fixture(autouse=True)
+def found_anew():
+    blas_threads._functions.cache_clear()
+    yield
+    blas_threads._functions.cache_clear()
+
+
+@pytest.fixture(params=TELL_AND_SET)
+def library(request, monkeypatch):
+    library = Library(*request.param, threads=4)
+    monkeypatch.setattr(blas_threads, "ctypes", SimpleNamespace(CDLL=lambda name: library))
+    return library
+
+
+@pytest.mark.parametrize("most, threads", [(1, 1), (3, 3), (4, 4), (5, 4)])
+def test_at_most_so_many_within_the_block(library, most, threads):
+    with limit_blas_threads(most):
+        assert library.threads == threads
+    assert library.threads == 4
+
+
+def test_as_many_as_before_after_an_error(library):
+    with pytest.raises(KeyError), limit_blas_threads(1):
+        raise KeyError
+    assert library.threads == 4
+
+
+def no_library(name):
+    raise OSError(f"{name}: cannot open")
+
+
+@pytest.mark.parametrize("load", [lambda name: SimpleNamespace(), no_library])
+def test_where_nobody_can_be_asked_nothing_happens(monkeypatch, load):
+    monkeypatch.setattr(blas_threads, "ctypes", SimpleNamespace(CDLL=load))
+    with limit_blas_threads(1):
+        pass
+
+
+@pytest.mark.skipif("openblas" not in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"], reason="another BLAS")
+@pytest.mark.skipif("sys.platform == 'win32'")
+def test_this_library_is_found():
+    tell, set_to = blas_threads._functions()
+    before = tell()
+    set_to(2)
+    try:
+        with limit_blas_threads(1):
+            assert tell() == 1
+        assert tell() == 2
+    finally:
+        set_to(before)
