@@ -33,8 +33,8 @@ class LayerNorm:
     (The μ inside σ² adds nothing, since Σ(x − μ) = 0.) So dx has no part along the constant vector
     and, but for ε, none along x̂: what the normalisation removes going forward cannot come back.
 
-    layer(x) takes x (..., D) and returns y (..., D) and backward(dy) → (gradient, dx). Raises
-    ValueError if x is not D wide.
+    layer(x) takes x (..., D) and returns y (..., D) and backward(dy) → (gradient, dx). Going forward
+    float16 is computed in float32, since its squares overflow. Raises ValueError if x is not D wide.
     """
 
     gain: Array   # (D,)  γ
@@ -56,12 +56,13 @@ class LayerNorm:
     def __call__(self, x):
         x = as_float("x", x)                                             # (..., D)
         check_width("x", x, len(self.gain))
-        shape, D = x.shape, x.shape[-1]
-        x = x.reshape(-1, D)                                             # (N, D)
+        shape, D, given = x.shape, x.shape[-1], x.dtype
+        x = x.reshape(-1, D).astype(np.promote_types(given, np.float32), copy=False)  # (N, D)
         centred = x - row_sums(x)[:, None] / D                           # (N, D)
         variance = np.vecdot(centred, centred)[:, None] / D              # (N, 1)  one pass, no array of squares
         inverse_std = 1 / np.sqrt(variance + self.epsilon)               # (N, 1)
         x_hat = np.multiply(centred, inverse_std, out=centred)           # (N, D)  in place: centred is x̂ from here on
+        x_hat = x_hat.astype(given, copy=False)                          # (N, D)
         y = self.gain * x_hat                                            # (N, D)
         y += self.shift                                                  # (N, D)
 

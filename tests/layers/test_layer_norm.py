@@ -299,3 +299,15 @@ def test_epsilon_must_be_positive(epsilon):
 def test_width_must_be_a_positive_whole_number(width):
     with pytest.raises(ValueError, match=f"width must be a whole number of at least 1, not {width!r}"):
         LayerNorm.init(width)
+
+
+@pytest.mark.parametrize("mean, std", [(0, 1), (200, 1), (0, 20), (0, 300)])
+def test_float16_does_not_overflow(mean, std):
+    x = np.random.default_rng(0).normal(mean, std, (2, 512)).astype(np.float16)
+    y, backward = LayerNorm.init(512, dtype=np.float16)(x)
+    expected, expected_backward = LayerNorm.init(512, dtype=np.float64)(x.astype(float))
+    dy = np.random.default_rng(1).normal(size=x.shape).astype(np.float16)
+    (gradient, dx), (_, expected_dx) = backward(dy), expected_backward(dy.astype(float))
+    assert y.dtype == dx.dtype == gradient.gain.dtype == gradient.shift.dtype == np.float16
+    assert_allclose(y, expected, atol=3e-3)
+    assert_allclose(dx, expected_dx, atol=3e-3 * np.abs(expected_dx).max())
