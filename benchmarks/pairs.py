@@ -165,7 +165,7 @@ def data_parallel(setting: Setting) -> Iterator[Pair]:
     with Workers(model, setting.threads) as workers:
         yield Pair("loss and gradient", str(configuration),
                    {f"one process, {setting.threads} BLAS threads": lambda: loss_and_gradient(model, batch)[1],
-                    f"{setting.threads} workers, one thread each": lambda: (workers.differentiate(batch), workers.gradient())[1]},
+                    f"{setting.threads} workers, sharing the cores": lambda: (workers.differentiate(batch), workers.gradient())[1]},
                    "BLAS shares out the products alone; workers share out all that lies between them too")
 
 

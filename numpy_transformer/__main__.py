@@ -75,7 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
         help="words that occur less often become <unk> (default: %(default)s)")
     add("--held-out", type=positive, default=500, metavar="N", help="sentences of --data to keep for testing (default: %(default)s)")
     add("--workers", type=positive, default=2, metavar="N",
-        help="processes that share each batch; another number gives another run, by rounding and dropout (default: %(default)s)")
+        help="processes that share each batch of a translator; another number gives another run, by rounding and dropout "
+             "(default: %(default)s)")
     add("--seed", type=int, default=default.seed, metavar="N", help="decides all that is random (default: %(default)s)")
     add("--save-every", type=amount, default=10, metavar="SECONDS", help="how often to save on the way (default: %(default)s)")
     add("--validate-every", type=positive, default=200, metavar="N",

@@ -292,7 +292,7 @@ def workers():
     model, adam = make_transformer()[0], page("training.adam").Adam(0.1)
     training.loss_and_gradient(model, batch)
     memory = bytearray(5 * numpy_transformer.to_vector(model).nbytes)  # what a worker sees, seen from here
-    worker = training._Worker(1, 2, model, memory, model.source_embedding.table.dtype.str)
+    worker = training._Worker(model, 1, 2, memory, model.source_embedding.table.dtype.str)
     worker.differentiate(batch, 1.0, 0.0, (0,))
     worker.norm()
     worker.step(adam, 0, None, 0.5)

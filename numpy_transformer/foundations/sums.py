@@ -27,7 +27,7 @@ def column_sums(x: Array) -> Array:
 
 @lru_cache
 def ones(count: int, dtype: np.dtype) -> Array:
-    """The same vector of ones whenever it is asked for, not to be written to: making it takes as long as a small product."""
+    """A vector of ones, kept for the next call and so not to be written to: to make it takes as long as a small product."""
     vector = np.ones(count, dtype)
     vector.flags.writeable = False
     return vector

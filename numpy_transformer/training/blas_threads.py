@@ -2,7 +2,7 @@
 
 BLAS, NumPy's library for products, cuts every large one into pieces and gives each core one. That is
 right for a process alone on its machine. Where each core has a process of its own, the pieces only
-wait for one another, and two processes with two threads each are slower than one.
+wait for one another: on two cores, two processes with two threads each are slower than one process.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ TELL_AND_SET = (("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_th
 
 @contextmanager
 def limit_blas_threads(most: int) -> Iterator[None]:
-    """Let products use at most so many threads within the block, and as many as before after it.
+    """Let this process's products use at most so many threads within the block, and as many as before after it.
 
     Where NumPy's BLAS cannot be asked (on Windows, or another maker's) nothing happens.
     """

@@ -8,7 +8,7 @@ from ..foundations.sums import row_sums
 
 
 def cross_entropy(logits: Array, targets: Array, *, ignore_index: int | None = None, label_smoothing: float = 0.0):
-    """The mean over all counted tokens of −log p(target), with p = softmax(logits).
+    """The mean of −log p(target) over all counted tokens, with p = softmax(logits), or of what smoothing makes of it.
 
         lossₙ = − Σ_v q_nv log p_nv = log Σ_v exp z_nv − Σ_v q_nv z_nv      since Σ_v q_nv = 1
 

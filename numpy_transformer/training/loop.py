@@ -66,16 +66,18 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
 
     The model given stays as it was. The one yielded is stepped in place when the next step is asked
     for: copy or save what is to be kept. With `workers` > 1 that many processes share each batch.
-    Raises, when a step is asked for, ValueError if there are no examples or if a gradient is no longer
-    finite, ChildProcessError if a worker was killed.
+    Raises, when a step is asked for, ValueError if there are no examples, `workers` makes no sense or a gradient
+    is no longer finite, ChildProcessError if a worker process has ended.
     """
     if not examples:
         raise ValueError("examples is empty: there is nothing to train on")
     check_count("workers", workers)
     adam = Adam(learning_rate=0.0, weight_decay=config.weight_decay)  # the schedule sets the rate
-    model, state = map_tree(lambda array: array.copy(order="C"), (progress.model, progress.optimiser))
+    model, state = progress.model, progress.optimiser
     width = model.source_embedding.table.shape[1]
     with Workers(model, workers, state) if workers > 1 else nullcontext() as team:
+        if not team:
+            model, state = map_tree(lambda array: array.copy(order="C"), (model, state))
         for batch in islice(_batches(examples, config, state.step), max(config.steps - state.step, 0)):
             step = state.step + 1
             rate = config.rate_factor * warmup_schedule(step, width, config.warmup_steps)

@@ -6,20 +6,20 @@ with the weight of its tokens: if worker w has n_w of the batch's n, then
     loss = Σ_w (n_w / n) loss_w        ∂loss = Σ_w (n_w / n) ∂loss_w
 
 so each worker runs both passes on its own sentences, starting backward from n_w / n instead of 1,
-and the gradients simply add. Pullbacks are pure, so nothing else has to be agreed upon. The sum
-and Adam's step go number by number, so they too are shared out: each worker owns a stretch of the
-parameters, adds up all workers' gradients there and steps it, and every process sees the result.
-Only clipping asks something of everybody, the norm; the sum is then taken twice, once for it and
-once for the step. Each order is over when the slowest worker has answered, so whatever one of them
-reads, the others have written before.
+and the gradients simply add. The sum and Adam's step go number by number, so they too are shared out:
+each worker owns a stretch of the parameters, adds up all workers' gradients there and steps it. Only
+clipping asks something of everybody, the norm; the sum is then taken twice, once for it and once for
+the step.
+
+Whoever asks for the work is a worker too, the first: it gives the others their orders, does its own
+part, and then waits for their answers. Parameters, moments and gradients lie in memory that all of them
+see, and only the orders, with their sentences, travel. Within an order each worker writes nothing but its own
+gradient or its own stretch; the next one begins when the slowest has answered. So whatever one of
+them reads, the others have written before.
 
 Why not leave the cores to the matrix products? BLAS, NumPy's library for them, does use all cores, but
 whatever stands between two products (softmax, norms, dropout, Python itself) keeps all but one waiting.
-Here every core does everything; BLAS gets as many threads as there are cores for each worker.
-
-Parameters, moments and gradients lie in memory that all processes see: once the work has begun, none of them travels.
-Whoever asks for the work is a worker too: it gives the others their orders, does its own part, and only then
-waits for their answers.
+Here every core does everything, and the BLAS of each worker gets its share of the cores.
 """
 
 import math
@@ -43,6 +43,8 @@ from .clipping import gradient_norm
 from .cross_entropy import cross_entropy
 from .memory import keep_freed_memory
 
+ENDED = "a worker process has ended: there is no answer from it"
+
 
 def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: float = 0.0,
                       rng: np.random.Generator | None = None, share: float = 1.0) -> tuple[float, Transformer]:
@@ -64,6 +66,8 @@ class Workers:
     does the optimiser's state; without a state Adam is at its start.
     For a fixed number of workers results are the same bit for bit from run to run; for another
     number they differ by rounding, and with dropout by the masks.
+    The other processes keep the memory that they free; for this one call `keep_freed_memory` yourself.
+    After Ctrl-C in the middle of a call the team is over, and in the middle of `update` the model may be half stepped.
     """
 
     def __init__(self, model: Transformer, count: int, optimiser: AdamState | None = None):
@@ -78,20 +82,26 @@ class Workers:
             first[:], second[:] = optimiser.first, optimiser.second
         self.model, self._gradients = from_vector(model, parameters), gradients
         self.optimiser = AdamState(optimiser.step if optimiser else 0, first, second)
-        self._own, self._connections, self._processes = _Worker(0, count, model, shared, dtype.str), [], []
+        self._own, self._connections, self._processes = _Worker(model, 0, count, shared, dtype.str), [], []
         for number in range(1, count):
             here, there = context.Pipe()
-            process = context.Process(target=_work, args=(there, number, count, model, shared, dtype.str), daemon=True)
+            process = context.Process(target=_work, args=(there, number, count, shared, dtype.str), daemon=True)
             process.start()
             there.close()
             self._connections.append(here)
             self._processes.append(process)
+        try:
+            for connection in self._connections:
+                connection.send(model)  # as one of args, it would be waited for without end if the process died before
+        except OSError:
+            raise ChildProcessError(ENDED) from None
 
     def differentiate(self, batch: Batch, *, label_smoothing: float = 0.0, seed: tuple[int, ...] = (0,)) -> float:
         """Run both passes over a batch and return its mean loss; worker w's generator for dropout has the seed (*seed, w).
 
         Each worker's gradient stays where it is, for `update` or `gradient` to add up.
-        Raises what a worker raised (then the gradients are not all of one batch), or ChildProcessError if one was killed.
+        Raises what the first worker that failed has raised, with the rows counted within its own part (then the
+        gradients are not all of one batch), or ChildProcessError if a process has ended.
         """
         tasks, count = [], len(self._gradients)
         for w in range(count):
@@ -109,7 +119,8 @@ class Workers:
 
         The gradient itself stays as it was, for another update if need be.
         Equal to `clip_gradients` and `adam.update` with `in_place`, each worker stepping its stretch.
-        Raises ValueError naming the parameter if the gradient to be clipped is infinite or NaN.
+        Raises ValueError naming the parameter if the gradient to be clipped is infinite or NaN (without clipping it is
+        not looked at), or if max_norm or learning_rate makes no sense; ChildProcessError if a process has ended.
         """
         count, scale = len(self._gradients), 1.0
         if max_norm is not None:
@@ -127,7 +138,7 @@ class Workers:
                 connection.send((name, given))
             answers = [self._own.answer(name, own), *(connection.recv() for connection in self._connections)]
         except (EOFError, OSError):
-            raise ChildProcessError("a worker process has ended: there is no answer from it") from None
+            raise ChildProcessError(ENDED) from None
         except BaseException:  # such as Ctrl-C: an answer still to come must not be taken for one to the next order
             self.__exit__()
             raise
@@ -153,7 +164,7 @@ class _Worker:
     first array that ends at or beyond (w + 1) P / count. No array is cut, since weight decay must know a matrix from a bias.
     """
 
-    def __init__(self, number: int, count: int, model: Transformer, shared, dtype: str):
+    def __init__(self, model: Transformer, number: int, count: int, shared, dtype: str):
         memory = np.frombuffer(shared, dtype).reshape(3 + count, -1)  # (3 + W, P)
         self.model, self.gradient = from_vector(model, memory[0]), memory[3 + number]  # (P,)
         arrays = named_parameters(self.model)
@@ -180,7 +191,7 @@ class _Worker:
         return loss
 
     def total(self) -> Array:
-        """Return the batch's gradient for this worker's stretch; of a single worker it is the shared one itself, to be left alone."""
+        """Return the batch's gradient for this stretch. With one worker that is the shared array itself: not to be written to."""
         start, *others = self.summands  # (N,)
         return sum(others, start=start)  # (N,)
 
@@ -198,10 +209,10 @@ class _Worker:
 
 
 def _work(connection, *arguments) -> None:
-    """A worker's life: do what is asked and answer, until there are no more orders."""
+    """The life of a process: do what is asked and answer, until there are no more orders."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that gives the orders
     keep_freed_memory()
-    worker = _Worker(*arguments)
     with suppress(EOFError, OSError):  # the other end is closed
+        worker = _Worker(connection.recv(), *arguments)
         while True:
             connection.send(worker.answer(*connection.recv()))

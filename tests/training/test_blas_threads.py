@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numpy_transformer.training import blas_threads
-from numpy_transformer.training.blas_threads import TELL_AND_SET, limit_blas_threads
+from numpy_transformer.training.blas_threads import limit_blas_threads
 
 
 class Library:
@@ -25,7 +25,10 @@ def found_anew():
     blas_threads._functions.cache_clear()
 
 
-@pytest.fixture(params=TELL_AND_SET)
+@pytest.fixture(params=[("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_threads64_"),
+                        ("openblas_get_num_threads64_", "openblas_set_num_threads64_"),
+                        ("openblas_get_num_threads", "openblas_set_num_threads"),
+                        ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads")])
 def library(request, monkeypatch):
     library = Library(*request.param, threads=4)
     monkeypatch.setattr(blas_threads, "ctypes", SimpleNamespace(CDLL=lambda name: library))
@@ -49,7 +52,7 @@ def no_library(name):
     raise OSError(f"{name}: cannot open")
 
 
-@pytest.mark.parametrize("load", [lambda name: SimpleNamespace(), no_library])
+@pytest.mark.parametrize("load", [lambda name: SimpleNamespace(), lambda name: SimpleNamespace(MKL_Set_Num_Threads=print), no_library])
 def test_where_nobody_can_be_asked_nothing_happens(monkeypatch, load):
     monkeypatch.setattr(blas_threads, "ctypes", SimpleNamespace(CDLL=load))
     with limit_blas_threads(1):

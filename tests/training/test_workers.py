@@ -2,9 +2,11 @@
 
 import os
 import signal
+import subprocess
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -82,7 +84,7 @@ def test_every_parameter_is_in_one_share(count):
     model, found = make_model(), []
     memory = bytearray((3 + count) * to_vector(model).nbytes)
     for number in range(count):
-        worker = _Worker(number, count, model, memory, "<f8")
+        worker = _Worker(model, number, count, memory, "<f8")
         found += worker.names
         size = parameter_count(worker.parameters)
         assert len(worker.names) == len(worker.parameters) and len(worker.summands) == count
@@ -189,6 +191,34 @@ def test_a_worker_that_fails_says_so_and_goes_on(team):
     assert team.differentiate(batch) == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
 
 
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("row", [0, 1])
+def test_one_that_fails_leaves_nothing_behind(count, row):
+    """Row 0 is this process's, row 1 the next one's: what the others answered must not be taken for the next answers."""
+    batch = make_batch(EXAMPLES)
+    source = batch.source.copy()
+    source[row] = 99
+    with Workers(make_model(), count) as team:
+        with pytest.raises(IndexError, match=r"source\[0, 0\] is 99, outside \[0, 10\)"):
+            team.differentiate(replace(batch, source=source))
+        for batch in (batch, make_batch(EXAMPLES[:2])):
+            assert team.differentiate(batch) == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
+
+
+class Unpicklable:
+    def __reduce__(self):
+        raise RuntimeError("cannot travel")
+
+
+def test_an_order_that_cannot_be_sent_ends_the_team():
+    """The second worker has its order by then, and will answer."""
+    with Workers(make_model(), 3) as team:
+        with pytest.raises(RuntimeError, match="cannot travel"):
+            team._ask("norm", [(), (), (Unpicklable(),)])
+        with pytest.raises(ChildProcessError, match="^a worker process has ended"):
+            team.differentiate(make_batch(EXAMPLES))
+
+
 def test_a_worker_that_is_killed_is_missed():
     with Workers(make_model(), 2) as workers:
         workers._processes[0].kill()
@@ -240,6 +270,40 @@ def test_an_answer_that_was_not_waited_for_is_not_taken_for_another():
         assert [process.exitcode for process in workers._processes] == [0]
 
 
+def test_a_script_without_a_guard_ends_with_an_error(tmp_path):
+    """Its processes import it again, fail there, and never read the model, here too large to be sent to nobody."""
+    script = tmp_path / "script.py"
+    script.write_text("import numpy_transformer as nt, numpy as np\n"
+                      "config = nt.TransformerConfig(1000, 1000, 64, 4, 256, 1, 1)\n"
+                      "with nt.Workers(nt.Transformer.init(np.random.default_rng(0), config), 2):\n"
+                      "    print('begun')\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60,
+                          env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
+    assert done.returncode == 1 and done.stdout == ""
+    assert done.stderr.strip().endswith("ChildProcessError: a worker process has ended: there is no answer from it")
+
+
+def test_this_process_works_before_it_waits(monkeypatch):
+    with Workers(make_model(), 2) as team:
+        seen, connection, answer = [], team._connections[0], team._own.answer
+
+        class Watched:
+            close = connection.close
+
+            def send(self, order):
+                seen.append("send")
+                connection.send(order)
+
+            def recv(self):
+                seen.append("receive")
+                return connection.recv()
+
+        team._connections[0] = Watched()
+        monkeypatch.setattr(team._own, "answer", lambda *order: (seen.append("work"), answer(*order))[1])
+        team.differentiate(make_batch(EXAMPLES))
+        assert seen == ["send", "work", "receive"]
+
+
 def test_workers_end_with_the_block():
     with Workers(make_model(), 2) as workers:
         pass
@@ -251,10 +315,23 @@ def test_workers_end_with_the_block():
 def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, count, threads):
     model = make_model()
     monkeypatch.setattr(os, "cpu_count", lambda: cores)
-    worker = _Worker(0, count, model, bytearray((3 + count) * to_vector(model).nbytes), "<f8")
-    limits = []
-    monkeypatch.setattr("numpy_transformer.training.workers.limit_blas_threads", lambda most: nullcontext(limits.append(most)))
-    assert worker.answer("norm", ()) == 0 and limits == [threads]
+    worker = _Worker(model, 0, count, bytearray((3 + count) * to_vector(model).nbytes), "<f8")
+    assert worker.threads == threads
+
+
+def test_the_limit_holds_while_the_work_is_done(monkeypatch):
+    model, now = make_model(), []
+    worker = _Worker(model, 0, 1, bytearray(4 * to_vector(model).nbytes), "<f8")
+
+    @contextmanager
+    def limit(most):
+        now.append(most)
+        yield
+        now.clear()
+
+    monkeypatch.setattr("numpy_transformer.training.workers.limit_blas_threads", limit)
+    monkeypatch.setattr(worker, "norm", lambda: list(now))
+    assert worker.answer("norm", ()) == [worker.threads] and now == []
 
 
 def test_the_processes_end_with_the_program():
@@ -302,6 +379,12 @@ def test_each_worker_has_holes_of_its_own():
         expected += loss_and_gradient(model, part, rng=np.random.default_rng((*seed, w)),
                                       share=part.tokens / batch.tokens)[0]
     assert loss == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_a_seed_it_is_0():
+    with Workers(make_model(0.5), 2) as team:
+        batch = make_batch(EXAMPLES)
+        assert team.differentiate(batch) == team.differentiate(batch, seed=(0,))
 
 
 def test_the_loop_gives_the_workers_of_step_s_the_generators_seed_1_s():
