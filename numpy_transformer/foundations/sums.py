@@ -1,7 +1,8 @@
 """Sums: to add up the numbers of each row, or of each column, multiply by ones.
 
-A sum is a product, Σⱼ xₙⱼ · 1, and products are what BLAS, NumPy's library for them, does best: `row_sums`
-takes a third of the time of .sum(axis=-1), `column_sums` a quarter of that of .sum(axis=0).
+A sum is a product, Σⱼ xₙⱼ · 1, and products are what BLAS, NumPy's library for them, does best. With 1024 rows
+of 64 numbers in float32 either sum takes a quarter of the time of x.sum(axis); the longer the rows, the less
+is gained. The price is a little rounding, since .sum adds in pairs, and pairs of pairs.
 
 >>> x = np.array([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
 >>> row_sums(x), column_sums(x)
