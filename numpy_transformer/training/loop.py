@@ -76,7 +76,7 @@ def training_steps(progress: Progress, examples: Sequence[Example], config: Trai
     model, state = progress.model, progress.optimiser
     width = model.source_embedding.table.shape[1]
     with Workers(model, workers, state) if workers > 1 else nullcontext() as team:
-        if not team:
+        if not team:  # a team works on copies of its own
             model, state = map_tree(lambda array: array.copy(order="C"), (model, state))
         for batch in islice(_batches(examples, config, state.step), max(config.steps - state.step, 0)):
             step = state.step + 1

@@ -18,8 +18,8 @@ LARGEST_IN_HEAP = 2**25                  # bytes; a larger array gets memory of 
 def keep_freed_memory() -> bool:
     """Have this process keep the memory that its arrays free, for the arrays to come; False where that cannot be asked.
 
-    For a program that trains: it then holds to its end as much memory as such arrays ever needed at once. Linux with
-    the GNU C library knows the request; elsewhere nothing happens.
+    For a program that trains: it then holds to its end as much memory as its arrays of up to 32 MB ever needed at once.
+    Linux with the GNU C library knows the request; elsewhere nothing happens.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return bool(mallopt and mallopt(TRIM_THRESHOLD, MOST_UNUSED) and mallopt(MMAP_THRESHOLD, LARGEST_IN_HEAP))

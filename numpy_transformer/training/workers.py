@@ -72,7 +72,7 @@ class Workers:
 
     def __init__(self, model: Transformer, count: int, optimiser: AdamState | None = None):
         check_count("count", count)
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("spawn")  # afresh: a fork would inherit BLAS without its threads
         size, dtype = parameter_count(model), to_vector(model).dtype
         shared = context.RawArray("b", (3 + count) * size * dtype.itemsize)
         memory = np.frombuffer(shared, dtype).reshape(3 + count, size)  # (3 + W, P)
