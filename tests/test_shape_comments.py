@@ -38,7 +38,6 @@ ANY_SHAPE = {  # pages that take arrays of every shape, so that a comment could 
     "foundations.checks": "returns what it was given",
     "foundations.gradient_check": "differentiates any function",
     "foundations.parameters": "walks trees of any arrays",
-    "foundations.sums": "adds up rows and columns of any length",
     "variations.renaming": "gives any arrays other names",
 }
 
@@ -104,6 +103,13 @@ def parameters():
     p = page("foundations.parameters")
     tree = (normal(3, 4), (normal(5),))
     p.from_vector(tree, p.to_vector(tree))
+
+
+@scenario("foundations.sums")
+def sums():
+    p = page("foundations.sums")
+    p.ones.cache_clear()  # else a vector kept from before is not made here
+    p.row_sums(normal(B, T, D)), p.column_sums(normal(T, D))
 
 
 # ---------------------------------------------------------------- attention

@@ -17,18 +17,18 @@ from .pullback import Array
 
 
 def row_sums(x: Array) -> Array:
-    """(..., N) → (...), in x's own dtype."""
-    return x @ ones(x.shape[-1], x.dtype)
+    """x (..., N), floating → (...), in its own dtype."""
+    return x @ ones(x.shape[-1], x.dtype)  # (...)
 
 
 def column_sums(x: Array) -> Array:
-    """(N, D) → (D,), in x's own dtype."""
-    return ones(len(x), x.dtype) @ x
+    """x (M, N), floating → (N,), in its own dtype."""
+    return ones(len(x), x.dtype) @ x       # (N,)
 
 
 @lru_cache
 def ones(count: int, dtype: np.dtype) -> Array:
     """A vector of ones, kept for the next call and so not to be written to: to make it takes as long as a small product."""
-    vector = np.ones(count, dtype)
+    vector = np.ones(count, dtype)         # (N,)
     vector.flags.writeable = False
     return vector

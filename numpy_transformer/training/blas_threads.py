@@ -24,7 +24,8 @@ TELL_AND_SET = (("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_th
 def limit_blas_threads(most: int) -> Iterator[None]:
     """Let this process's products use at most so many threads within the block, and as many as before after it.
 
-    Where NumPy's BLAS cannot be asked (on Windows, or another maker's) nothing happens.
+    Where NumPy's BLAS cannot be asked (on Windows, or another maker's) nothing happens; there its own variable, such as
+    OPENBLAS_NUM_THREADS, can be set before Python starts.
     """
     tell, set_to = _functions() or (lambda: most, lambda threads: None)
     before = tell()
