@@ -176,12 +176,12 @@ class Training:
         self.passes, self.values = lambda: passes, values
 
 
-TWINS = {}  # by an operation's name, or its class: a function that builds a way, the ways' labels, the passes
+TWINS = {}  # by an operation's name, or its class: a function that builds a way, the ways' labels, passes without
 
 
-def twin_of(name, *labels, passes=None):
+def twin_of(name, *labels, without=()):
     def register(build):
-        TWINS[name] = build, labels or ("eager",), passes
+        TWINS[name] = build, labels or ("eager",), without
         return build
     return register
 
@@ -194,8 +194,8 @@ def ways(operation):
     """Return the labels of the ways by pass: nothing if the operation has no twin."""
     if not entry(operation):
         return {}
-    _, labels, passes = entry(operation)
-    return {variant: labels for variant in passes or operation.work}
+    _, labels, without = entry(operation)
+    return {variant: labels for variant in operation.work if variant not in without}
 
 
 def twin(operation, label):
@@ -209,7 +209,7 @@ def function_of_arrays(name, function, *labels):
         inputs = {str(i): x for i, x in enumerate(leaves) if x.requires_grad}
         inputs = {"": leaves[0]} if len(inputs) == 1 else inputs
         return Way(lambda: function(*explicit, *leaves), inputs=inputs)
-    TWINS[name] = build, labels or ("eager",), None
+    TWINS[name] = build, labels or ("eager",), ()
 
 
 function_of_arrays("dropout", lambda x: F.dropout(x, 0.1))
@@ -234,7 +234,7 @@ def layer(name, run, *labels):
         leaves = [leaf(array) for array in operation.arguments if isinstance(array, np.ndarray)]
         inputs = {str(i): x for i, x in enumerate(leaves, 1) if x.requires_grad}
         return Way(lambda: run(net, *leaves), net.p, inputs, "0." if inputs else "")
-    TWINS[name] = build, labels or ("eager",), None
+    TWINS[name] = build, labels or ("eager",), ()
 
 
 def heads_of(tree):
@@ -333,7 +333,7 @@ def step(operation, explicit):
     return Training({name: training(rate) for name, (rate, _) in operation.variants.items()}, values)
 
 
-@twin_of("Decode", "sdpa", "explicit", passes=("cached",))
+@twin_of("Decode", "sdpa", "explicit", without=("uncached",))
 def decode(operation, explicit):
     """Greedy decoding over keys and values that lie in arrays made for the whole length."""
     model, source, words = operation.model(operation.dtype), torch.from_numpy(operation.source()), operation.words
@@ -365,4 +365,4 @@ def decode(operation, explicit):
             written[:, t + 1] = net.linear("output", net.norm("decoder.norm", x[:, 0])).argmax(-1)
         return written[:, 1:]
 
-    return Training({"cached": greedy}, lambda: {"y": greedy().numpy()})
+    return Training(dict.fromkeys(operation.variants, greedy), lambda: {"y": greedy().numpy()})

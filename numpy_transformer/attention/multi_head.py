@@ -148,9 +148,12 @@ class MultiHeadAttention:
         return y, backward
 
     def keys_and_values(self, memory):
-        """Project a memory once, for many queries: (B, S, D) → k and v (B, H, S, K). Inference only."""
+        """Project a memory once, for many queries: (B, S, D) → k and v (B, H, S, K). Inference only.
+
+        Each of the queries will read all of a head's rows, so they are copied to lie side by side.
+        """
         k, v = self.key(memory)[0], self.value(memory)[0]                # (B, S, D), (B, S, D)
-        return split_heads(k, self.heads), split_heads(v, self.heads)    # (B, H, S, K), (B, H, S, K)
+        return tuple(split_heads(a, self.heads).copy() for a in (k, v))  # (B, H, S, K), (B, H, S, K)
 
     def attend(self, x, k, v, mask=None):
         """Attend from x (B, T, D) to keys and values (B, H, S, K) already projected → y (B, T, D)."""

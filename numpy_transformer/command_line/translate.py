@@ -23,7 +23,8 @@ def translate(arguments: argparse.Namespace) -> int:
         translator.ids(sentence)  # refuse an empty or too long sentence before anything is printed
         for word in translator.unknown(sentence):
             print(f"unknown word, read as <unk>: {word}", file=sys.stderr)
-    for sentence, translation in zip(sentences, translator.translate(sentences, beam=arguments.beam)):
+    for sentence, translation in zip(sentences, translator.translate(
+            sentences, beam=arguments.beam, workers=arguments.workers)):
         print(translation)
         if arguments.attention:
             print(cross_attention_map(translator, sentence, translation))

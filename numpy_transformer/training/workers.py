@@ -27,6 +27,7 @@ import multiprocessing
 import os
 import signal
 from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import accumulate
 
@@ -58,7 +59,7 @@ def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: floa
 
 
 class Workers:
-    """`count` processes, this one among them, that train one model together. Use as `with Workers(model, 2) as workers:`.
+    """`count` processes, this one among them, that train one model together, or use it. Use as `with Workers(model, 2) as workers:`.
 
     In a script that belongs under `if __name__ == "__main__":`, since each process imports the script again.
     The arrays of `workers.model` and `workers.optimiser` lie where all of them see them: `update` steps
@@ -130,6 +131,16 @@ class Workers:
         self._ask("step", [(adam, self.optimiser.step, learning_rate, scale)] * count)
         self.optimiser = AdamState(self.optimiser.step + 1, self.optimiser.first, self.optimiser.second)
 
+    def share_out(self, function: Callable, rows: Sequence, *arguments) -> list:
+        """Return what function(model, rows, *arguments), one result for each row, would: each worker does some of the rows.
+
+        Worker w of W takes the rows w, w + W, w + 2W …, which for sorted rows is a fair share. The other processes import
+        the function by its name. Raises what the first worker that failed has raised, or ChildProcessError.
+        """
+        count = len(self._gradients)
+        parts = self._ask("call", [(function, rows[w::count], *arguments) for w in range(count)])
+        return [parts[row % count][row // count] for row in range(len(rows))]
+
     def _ask(self, name: str, arguments: list[tuple]) -> list:
         """Have every worker call its method of that name, and wait for all answers."""
         own, *others = arguments
@@ -189,6 +200,10 @@ class _Worker:
                                            rng=np.random.default_rng(seed), share=share)
         to_vector(gradient, out=self.gradient)  # (P,)
         return loss
+
+    def call(self, function: Callable, *arguments):
+        """Return what a function makes of the model."""
+        return function(self.model, *arguments)
 
     def total(self) -> Array:
         """Return the batch's gradient for this stretch. With one worker that is the shared array itself: not to be written to."""

@@ -96,7 +96,7 @@ class GroupedQueryAttention(MultiHeadAttention):
     def keys_and_values(self, memory):
         """Project a memory once, for many queries: (B, S, D) → k and v (B, G, S, K). Inference only."""
         k, v = self.key(memory)[0], self.value(memory)[0]                # (B, S, G·K), (B, S, G·K)
-        return split_heads(k, self.groups), split_heads(v, self.groups)  # (B, G, S, K), (B, G, S, K)
+        return tuple(split_heads(a, self.groups).copy() for a in (k, v))  # (B, G, S, K), (B, G, S, K)
 
     def attend(self, x, k, v, mask=None):
         """Attend from x (B, T, D) to keys and values (B, G, S, K) already projected → y (B, T, D)."""

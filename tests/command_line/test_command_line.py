@@ -143,6 +143,7 @@ def test_translations_of_sentences_and_of_standard_input(trained, capsys, monkey
     assert status == 0 and len(out.splitlines()) == 2
     monkeypatch.setattr("sys.stdin", ["thank you\n", "\n", "good night\n"])
     assert run(capsys, "translate", "--model", trained / "model.npz")[1] == out
+    assert run(capsys, "translate", "--model", trained / "model.npz", "--workers", 2, "thank you", "good night")[1] == out
     status, out, _ = run(capsys, "translate", "--model", trained / "model.npz", "--beam", 2, "--attention", "thank you")
     assert status == 0 and "thank you <eos>" in out
 
@@ -155,7 +156,7 @@ def test_unknown_words_are_named(trained, capsys):
 @pytest.mark.parametrize("arguments, message", [
     ([""], "the sentence is empty"), (["  "], "the sentence is empty"),
     (["you " * 100], "the sentence has 100 tokens, the model reads at most 63"),
-    (["--beam", "0", "thank you"], "--beam: invalid"),
+    (["--beam", "0", "thank you"], "--beam: invalid"), (["--workers", "0", "thank you"], "--workers: invalid"),
 ])
 def test_sentences_that_cannot_be_translated(arguments, message, trained, capsys):
     status, out, err = run(capsys, "translate", "--model", trained / "model.npz", *arguments)

@@ -144,6 +144,29 @@ def test_the_gradient_is_a_copy_and_good_for_more_than_one_update(count):
         assert_same(team.model, model, rtol=1e-9, atol=1e-12)
 
 
+def scaled_rows(model, rows, factor):
+    return [(row, factor * float(model.decoder.norm.shift[0]), os.getpid()) for row in rows]
+
+
+def test_rows_are_shared_out_and_come_back_in_their_order(team):
+    shift = float(team.model.decoder.norm.shift[0])
+    for count in (5, 2, 1, 0):  # with one row the second worker has none
+        results = team.share_out(scaled_rows, list(range(count)), 3)
+        assert [result[:2] for result in results] == [(row, 3 * shift) for row in range(count)]
+        others = {team._processes[0].pid} if count > 1 else set()
+        assert {result[2] for result in results} == ({os.getpid()} | others if count else set())
+
+
+def refuse(model, rows):
+    raise LookupError(f"no {rows[-1]}")
+
+
+def test_who_fails_at_its_rows_says_so(team):
+    with pytest.raises(LookupError, match="no e"):
+        team.share_out(refuse, list("abcde"))
+    assert len(team.share_out(scaled_rows, [1, 2], 0)) == 2
+
+
 def test_a_gradient_of_zeros_can_be_clipped():
     with Workers(make_model(), 2) as team:
         team.update(Adam(0.1), max_norm=0)

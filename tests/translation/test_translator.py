@@ -46,6 +46,38 @@ def test_translations_come_in_the_order_of_their_sentences_whatever_the_batches(
     assert translator.translate(SENTENCES, beam=beam, batch_size=batch_size) == expected
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_several_processes_write_the_same_translations(beam):
+    translator = make()
+    expected = translator.translate(SENTENCES, beam=beam, batch_size=4)
+    assert translator.translate(SENTENCES, beam=beam, batch_size=4, workers=3) == expected  # the last batch has two sentences
+
+
+def test_no_more_processes_than_sentences(monkeypatch):
+    asked = []
+
+    class Team:
+        def __init__(self, model, count):
+            asked.append(count)
+            self.model = model
+
+        def share_out(self, function, rows, *arguments):
+            return function(self.model, rows, *arguments)
+
+        __enter__ = lambda self: self
+        __exit__ = lambda *_: asked.append("ended")
+
+    monkeypatch.setattr("numpy_transformer.translation.translator.Workers", Team)
+    translator = make()
+    assert translator.translate(SENTENCES[:2], workers=5) == translator.translate(SENTENCES[:2], workers=1)
+    assert asked == [2, "ended"]
+    translator.translate(SENTENCES[:1], workers=5)
+    translator.translate([], workers=5)
+    assert asked == [2, "ended"]
+    with pytest.raises(ValueError, match="^workers must be"):
+        translator.translate(SENTENCES, workers=0)
+
+
 def test_the_model_alone_bounds_a_long_translation_and_the_source_a_short_one():
     translator = make(max_length=64)
     lengths = []
