@@ -2,11 +2,11 @@
 
 Read the chapters in this order; each imports only chapters before it.
 
-    foundations   pullback · checks · parameters · sums · linear · dropout · gradient_check
+    foundations   pullback · checks · parameters · sums · linear · dropout · gradient_check · blas_threads
     attention     softmax · masks · scaled_dot_product · tiled · multi_head
     layers        layer_norm · normal_distribution · feed_forward · embedding · positional_encoding · residual
     model         config · encoder · decoder · transformer
-    training      cross_entropy · adam · schedule · clipping · batches · checkpoint · memory · blas_threads · workers · loop · progress_line
+    training      cross_entropy · adam · schedule · clipping · batches · checkpoint · memory · workers · loop · progress_line
     translation   vocabulary · corpus · parallel_text · greedy · beam_search · translator · heat_map
     variations    renaming · published_model · torch_interchange · bert · gpt · generation · grouped_query_attention
     command_line  gradcheck · train · translate · gpt

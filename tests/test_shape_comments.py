@@ -22,9 +22,9 @@ ROOT = Path(numpy_transformer.__file__).parent
 
 NOT_ENTERED = {  # pages, or whole parts, that no scenario needs to run
     "command_line": "commands, made of what the other pages define",
+    "foundations.blas_threads": "asks the library, computes nothing",
     "foundations.pullback": "defines the convention and computes nothing",
     "model.config": "sizes and choices",
-    "training.blas_threads": "asks the library, computes nothing",
     "training.memory": "asks the system, computes nothing",
     "training.progress_line": "text only",
     "training.schedule": "one number a step",

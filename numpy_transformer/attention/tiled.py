@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from ..foundations.blas_threads import limit_blas_threads
 from ..foundations.checks import as_float, check_count, check_width
 from ..foundations.pullback import Array
 from .masks import check_mask
@@ -141,10 +142,11 @@ def score_tile(Q: Array, k: Array, hidden: Array | None) -> Array:
 
 
 def over_heads(f, count, threads):
-    """Call f for every head; NumPy lets other threads work while it computes."""
+    """Call f for every head; NumPy lets other threads work while it computes. BLAS must not then use all cores for each
+    product: where two such threads share two cores, both passes took twice as long."""
     if threads == 1:
         for head in range(count):
             f(head)
         return
-    with ThreadPoolExecutor(threads) as pool:
+    with limit_blas_threads(1), ThreadPoolExecutor(threads) as pool:
         list(pool.map(f, range(count)))

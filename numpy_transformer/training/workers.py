@@ -24,7 +24,6 @@ Here every core does everything, and the BLAS of each worker gets its share of t
 
 import math
 import multiprocessing
-import os
 import signal
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -33,13 +32,13 @@ from itertools import accumulate
 
 import numpy as np
 
+from ..foundations.blas_threads import cores, limit_blas_threads
 from ..foundations.checks import check_count, check_number
 from ..foundations.parameters import from_vector, named_parameters, parameter_count, to_vector
 from ..foundations.pullback import Array
 from ..model.transformer import Transformer
 from .adam import Adam, AdamState
 from .batches import PAD, Batch
-from .blas_threads import limit_blas_threads
 from .clipping import gradient_norm
 from .cross_entropy import cross_entropy
 from .memory import keep_freed_memory
@@ -184,7 +183,7 @@ class _Worker:
         self.names, stretch = list(arrays)[start:stop], slice(ends[start], ends[stop])
         self.parameters = tuple(arrays[name] for name in self.names)
         self.flat, self.first, self.second, *self.summands = memory[:, stretch]  # (N,) each; last, the gradients of all workers
-        self.threads = max((os.cpu_count() or 1) // count, 1)
+        self.threads = max(cores() // count, 1)
 
     def answer(self, name: str, given: tuple):
         """Call the method of that name; an exception is an answer too, for whoever gave the order to raise."""
@@ -230,4 +229,9 @@ def _work(connection, *arguments) -> None:
     with suppress(EOFError, OSError):  # the other end is closed
         worker = _Worker(connection.recv(), *arguments)
         while True:
-            connection.send(worker.answer(*connection.recv()))
+            try:
+                connection.send(worker.answer(*connection.recv()))
+            except (EOFError, OSError):
+                raise
+            except Exception as error:  # an order or an answer that cannot be pickled
+                connection.send(error)

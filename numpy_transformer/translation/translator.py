@@ -56,8 +56,8 @@ class Translator:
     def translate(self, sentences: Sequence[str], *, beam: int = 1, batch_size: int = 128, workers: int = 1) -> list[str]:
         """Translate each sentence; greedily, or with beam search for beam > 1.
 
-        With `workers` > 1 that many processes share each batch. They take half a second to start, worth it from a
-        hundred sentences on with beam search, from thousands on without. The program must be a script with a guard, as for Workers.
+        With `workers` > 1 that many processes share each batch (in a script, under the guard that Workers asks for).
+        They take half a second to start: worth it for a hundred sentences with beam search, without it for thousands.
         """
         check_count("workers", workers)
         ids = [self.ids(sentence) for sentence in sentences]

@@ -1,6 +1,7 @@
 """Tiled attention: the plain page's numbers, forward and backward, whatever the tiles."""
 
 import tracemalloc
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -40,6 +41,25 @@ def test_the_same_numbers_as_the_plain_page(size, rng, masked, causal, query_blo
                  threads=threads, dy=dy)
     for one, other in zip(found, expected):
         assert_close(one, other, 1e-12)
+
+
+@pytest.mark.parametrize("threads, expected", [(1, [None] * 4), (2, [1] * 4)])
+def test_beside_threads_of_ours_blas_has_one(monkeypatch, threads, expected):
+    """Else the threads of one wait for the other's: two took twice as long as they need, and longer than one."""
+    limit, seen, score_tile = [None], [], tiled.score_tile
+
+    @contextmanager
+    def limit_blas_threads(most):
+        limit.append(most)
+        yield
+        limit.pop()
+
+    monkeypatch.setattr(tiled, "limit_blas_threads", limit_blas_threads)
+    monkeypatch.setattr(tiled, "score_tile", lambda *given: (seen.append(limit[-1]), score_tile(*given))[1])
+    x = np.ones((2, 3, 4))
+    _, backward = tiled_attention(x, x, x, threads=threads)
+    backward(x)
+    assert seen == expected and limit == [None]
 
 
 @pytest.mark.parametrize("T, S", [(0, 5), (5, 0), (0, 0), (1, 1), (1, 9), (9, 1)])

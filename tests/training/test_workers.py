@@ -250,6 +250,42 @@ def test_a_worker_that_is_killed_is_missed():
             workers.differentiate(make_batch(EXAMPLES))
 
 
+class Secret(Exception):
+    def __reduce__(self):
+        raise RuntimeError("cannot travel back")
+
+
+def answer_in_secret(model, rows, raised):
+    if "worker two" in rows and raised:
+        raise Secret
+    return [Secret() if row == "worker two" else row for row in rows]
+
+
+@pytest.mark.parametrize("raised", [True, False])
+def test_an_answer_that_cannot_be_sent_is_an_error_of_its_own(team, raised):
+    with pytest.raises(RuntimeError, match="cannot travel back"):
+        team.share_out(answer_in_secret, ["worker one", "worker two"], raised)
+    assert team.share_out(answer_in_secret, [1, 2], raised) == [1, 2]
+
+
+class Lost:
+    """What no other process can make again."""
+
+    def __reduce__(self):
+        return _refuse, (os.getpid(),)
+
+
+def _refuse(pid):
+    if os.getpid() != pid:
+        raise LookupError("nobody here knows it")
+
+
+def test_an_order_that_cannot_be_read_is_an_error_of_its_own(team):
+    with pytest.raises(LookupError, match="nobody here knows it"):
+        team.share_out(answer_in_secret, [1, 2], Lost())
+    assert team.share_out(answer_in_secret, [1, 2], False) == [1, 2]
+
+
 class Deadly:
     """Ends the process that unpickles it: a worker, in the middle of an order."""
 
@@ -334,10 +370,10 @@ def test_workers_end_with_the_block():
 
 
 @pytest.mark.parametrize("cores, count, threads", [
-    (None, 1, 1), (None, 2, 1), (1, 2, 1), (3, 2, 1), (4, 2, 2), (9, 2, 4), (9, 3, 3)])
+    (1, 1, 1), (1, 2, 1), (3, 2, 1), (4, 2, 2), (9, 2, 4), (9, 3, 3)])
 def test_the_cores_are_shared_out_among_the_workers(monkeypatch, cores, count, threads):
     model = make_model()
-    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr("numpy_transformer.training.workers.cores", lambda: cores)
     worker = _Worker(model, 0, count, bytearray((3 + count) * to_vector(model).nbytes), "<f8")
     assert worker.threads == threads
 

@@ -1,11 +1,13 @@
 """BLAS threads: how many cores one matrix product may use.
 
 BLAS, NumPy's library for products, cuts every large one into pieces and gives each core one. That is
-right for a process alone on its machine. Where each core has a process of its own, the pieces only
-wait for one another: on two cores, two processes with two threads each are slower than one process.
+right for a process alone on its machine. Where each core has a process or a Python thread of its own,
+the pieces only wait for one another: on two cores, two of them with two BLAS threads each are slower
+than one alone.
 """
 
 import ctypes
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -20,10 +22,16 @@ TELL_AND_SET = (("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_th
                 ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"))
 
 
+def cores() -> int:
+    """Return how many cores this process may use: not always all of the machine's."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @contextmanager
 def limit_blas_threads(most: int) -> Iterator[None]:
     """Let this process's products use at most so many threads within the block, and as many as before after it.
 
+    The number is one for the whole process: blocks in two Python threads at once would take each other's for their own.
     Where NumPy's BLAS cannot be asked (on Windows, or another maker's) nothing happens; there its own variable, such as
     OPENBLAS_NUM_THREADS, can be set before Python starts.
     """

@@ -1,12 +1,13 @@
 """BLAS threads: as many as asked for within the block, as before after it, and no error where nobody can be asked."""
 
+import os
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from numpy_transformer.training import blas_threads
-from numpy_transformer.training.blas_threads import limit_blas_threads
+from numpy_transformer.foundations import blas_threads
+from numpy_transformer.foundations.blas_threads import cores, limit_blas_threads
 
 
 class Library:
@@ -57,6 +58,16 @@ def test_where_nobody_can_be_asked_nothing_happens(monkeypatch, load):
     monkeypatch.setattr(blas_threads, "ctypes", SimpleNamespace(CDLL=load))
     with limit_blas_threads(1):
         pass
+
+
+@pytest.mark.parametrize("allowed, counted, expected", [({3, 5}, 64, 2), (None, 6, 6), (None, None, 1)])
+def test_only_cores_that_may_be_used_count(monkeypatch, allowed, counted, expected):
+    monkeypatch.setattr(os, "cpu_count", lambda: counted)
+    if allowed:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
+    else:
+        monkeypatch.delattr(os, "sched_getaffinity", raising=False)
+    assert cores() == expected
 
 
 @pytest.mark.skipif("openblas" not in np.show_config(mode="dicts")["Build Dependencies"]["blas"]["name"], reason="another BLAS")
