@@ -13,7 +13,7 @@ import loops
 from numpy_transformer.foundations.parameters import map_tree, named_parameters
 from numpy_transformer.model.config import TransformerConfig
 from numpy_transformer.training.batches import pad_to_longest
-from numpy_transformer.translation.beam_search import beam_search, length_penalty, log_softmax
+from numpy_transformer.translation.beam_search import beam_search, largest, length_penalty, log_softmax
 from numpy_transformer.translation.greedy import greedy_decode
 from strategies import assert_close, assert_same, read_only, rngs, talkative_model
 
@@ -197,6 +197,21 @@ def test_log_softmax_of_logits_far_apart():
     assert log_softmax(np.array([[1e4, 0, -1e4], [0, 0, -np.inf]])).tolist() == [[0, -1e4, -2e4], [-math.log(2)] * 2 + [-math.inf]]
 
 
+@given(st.lists(st.sampled_from([0.0, -0.0, 1.0, 2.5, -3.0, -np.inf]), min_size=1, max_size=12), st.integers(1, 14))
+def test_the_largest_are_those_of_sorting_everything(values, count):
+    in_order = sorted((i for i, value in enumerate(values) if value > -np.inf), key=lambda i: -values[i])
+    assert largest(np.array(values), count).tolist() == in_order[:count]
+
+
+def test_a_model_that_gives_no_word_a_probability_is_refused():
+    for logits in (np.nan, -np.inf):
+        model = Table({(): np.full(5, logits)})
+        model.logits = lambda prefix: np.full(5, logits)
+        with pytest.raises(ValueError, match="^no word has a probability: the model's logits are NaN or all -inf$"), \
+                np.errstate(invalid="ignore"):
+            search(model, max_length=3)
+
+
 # ── When it stops ────────────────────────────────────────────────────────────────────────────────
 
 def chain(end):
@@ -291,6 +306,7 @@ def test_a_beam_of_one_is_greedy_decoding_of_a_real_model(seed, lists):
 @few
 @given(st.integers(0, 100), st.lists(st.lists(st.integers(1, 8), min_size=1, max_size=6), min_size=1, max_size=3))
 def test_each_sentence_fares_as_it_does_alone(seed, lists):
+    """Though some end sooner than others and all go through the model together."""
     model = a_model(seed=seed)
     together = beam_search(model, pad_to_longest(lists), **IDS, max_length=5, beam=3)
     for sentence, ids, scores in zip(lists, *together, strict=True):
@@ -322,6 +338,14 @@ def test_float32_models_are_scored_in_float64_and_left_as_they_are():
     assert all(own.dtype == np.float64 for own in scores)
     for name, array in named_parameters((model, source)).items():
         assert_array_equal(array, named_parameters(kept)[name], strict=True)
+
+
+def test_all_sentences_go_through_the_model_together():
+    tree, rows = Tree(5, end_logit=-99.0), []
+    logits = tree.step
+    tree.step = lambda ids, cache: (rows.append(len(ids)), logits(ids, cache))[1]
+    beam_search(tree, [[7], [8], [9]], **IDS, max_length=4, beam=2)
+    assert rows == [3, 6, 6, 6]
 
 
 def test_no_sentences_have_no_translations():
