@@ -3,8 +3,8 @@
 For a long text the weights are the largest thing there is: at T = S = 4096 and 8 heads half a gigabyte,
 several times over while the gradient is computed. But a query's output needs only two sums over the
 keys, Σ exp(s) v and Σ exp(s), and sums can be taken a tile at a time, a few hundred queries by a few
-hundred keys that stay in the cache. The backward pass computes each tile anew instead of keeping it
-(Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4, but with c fixed before the sums begin).
+hundred keys (R × C below) that stay in the cache. The backward pass computes each tile anew instead of keeping it
+(Rabe and Staats 2021; Dao et al. 2022, algorithms 1 and 4, where the c below may grow on the way).
 """
 
 import math
@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from ..foundations.blas_threads import limit_blas_threads
-from ..foundations.checks import as_float, check_count, check_width
+from ..foundations.checks import as_float, check_count, check_shape, check_width
 from ..foundations.pullback import Array
 from .masks import check_mask
 
@@ -37,9 +37,9 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
     Σ p beside Σ p v, and [d_output, −Δ] [v, 1]ᵀ subtracts Δ.
 
     Parameters: as there, and `causal`, which hides the future (the last query sees every key) and
-    skips the tiles that lie in it altogether; heads are shared out to `threads` threads. Returns
-    output (..., T, M) and backward(d_output) → dq, dk, dv. Raises ValueError if q or k holds NaN or
-    infinity, or if a score overflows.
+    skips the tiles that lie in it altogether; heads are shared out to `threads` threads, at best one
+    for each core, while BLAS keeps to one. Returns output (..., T, M) and backward(d_output) →
+    dq, dk, dv. Raises ValueError if q or k holds NaN or infinity, or if a score overflows.
 
     The pullback holds q, k, v, the output and L: T·K + S·K + S·M + T·M + T numbers per leading index.
     """
@@ -81,7 +81,7 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
         with np.errstate(over="ignore", invalid="ignore"):
             lengths = np.sqrt(np.vecdot(k, k))                                                # (S,)
             c = np.sqrt(np.vecdot(Q, Q))[:, None] * lengths.max(initial=0)                    # (T, 1)
-        if not c.max(initial=0) <= 40:  # else exp(s − c) ≥ exp(−80), which float32 still holds
+        if not c.max(initial=0) <= 40:  # else s ≥ −c, so exp(s − c) ≥ exp(−80), which float32 still holds
             c = np.full((T, 1), -np.inf, q.dtype)                                             # (T, 1)
             for rows, columns, hidden in tiles(head):
                 s = score_tile(Q[rows], k[columns], hidden)                                   # (I, J)
@@ -102,6 +102,7 @@ def tiled_attention(q: Array, k: Array, v: Array, mask: Array | None = None, *, 
     over_heads(forward, N, threads)
 
     def backward(d_output):                                                                   # (..., T, M)
+        check_shape("d_output", d_output, (*leading, T, M))
         d_out = d_output.reshape(N, T, M)                                                     # (N, T, M)
         dq, dk, dv = (np.zeros_like(x) for x in (q_heads, k_heads, v_heads))                  # (N, T, K), (N, S, K), (N, S, M)
 
@@ -142,8 +143,10 @@ def score_tile(Q: Array, k: Array, hidden: Array | None) -> Array:
 
 
 def over_heads(f, count, threads):
-    """Call f for every head; NumPy lets other threads work while it computes. BLAS must not then use all cores for each
-    product: where two such threads share two cores, both passes took twice as long."""
+    """Call f for every head; NumPy lets other threads work while it computes.
+
+    BLAS must not then use all cores for each product: with two threads here and two there, everything took twice as long.
+    """
     if threads == 1:
         for head in range(count):
             f(head)

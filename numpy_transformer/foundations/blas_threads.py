@@ -11,8 +11,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from threading import Lock
 
 import numpy as np
+
+from .checks import check_count
 
 # How the makers of BLAS call the two functions that tell and set the number: OpenBLAS, as NumPy's own
 # packages have it and as others do, and MKL.
@@ -21,9 +24,11 @@ TELL_AND_SET = (("scipy_openblas_get_num_threads64_", "scipy_openblas_set_num_th
                 ("openblas_get_num_threads", "openblas_set_num_threads"),
                 ("MKL_Get_Max_Threads", "MKL_Set_Num_Threads"))
 
+_lock, _limits = Lock(), []  # of all open blocks; the first is how many there were before any
+
 
 def cores() -> int:
-    """Return how many cores this process may use: not always all of the machine's."""
+    """Return how many cores this process may use: fewer than the machine has where the system keeps some from it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -31,22 +36,30 @@ def cores() -> int:
 def limit_blas_threads(most: int) -> Iterator[None]:
     """Let this process's products use at most so many threads within the block, and as many as before after it.
 
-    The number is one for the whole process: blocks in two Python threads at once would take each other's for their own.
+    The number is one for the whole process. While several blocks are open, in several Python threads too, the least holds.
     Where NumPy's BLAS cannot be asked (on Windows, or another maker's) nothing happens; there its own variable, such as
     OPENBLAS_NUM_THREADS, can be set before Python starts.
     """
+    check_count("most", most)
     tell, set_to = _functions() or (lambda: most, lambda threads: None)
-    before = tell()
-    set_to(min(before, most))
+    with _lock:
+        if not _limits:
+            _limits.append(tell())
+        _limits.append(most)
+        set_to(min(_limits))
     try:
         yield
     finally:
-        set_to(before)
+        with _lock:
+            _limits.remove(most)
+            set_to(min(_limits))
+            if len(_limits) == 1:
+                _limits.clear()
 
 
 @cache
 def _functions() -> tuple[Callable, Callable] | None:
-    """Find the two functions in whatever the part of NumPy that multiplies was linked with."""
+    """Find the two functions. The part of NumPy that multiplies is a library linked with BLAS: what it can call, ctypes can."""
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)
         for tell, set_to in TELL_AND_SET:

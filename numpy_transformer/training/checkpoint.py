@@ -2,6 +2,7 @@
 
 import json
 import os
+import zipfile
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -65,6 +66,9 @@ def load(path, kind: type = Transformer, config_kind: type = TransformerConfig) 
     the file is ever run: arrays of Python objects are refused.
     """
     try:
+        with open(path, "rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise ValueError("it is no .npz archive")
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
         header = json.loads(str(arrays.pop("header")))

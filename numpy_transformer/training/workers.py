@@ -24,6 +24,7 @@ Here every core does everything, and the BLAS of each worker gets its share of t
 
 import math
 import multiprocessing
+import pickle
 import signal
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
@@ -43,7 +44,8 @@ from .clipping import gradient_norm
 from .cross_entropy import cross_entropy
 from .memory import keep_freed_memory
 
-ENDED = "a worker process has ended: there is no answer from it"
+ENDED = ("a worker process has ended: there is no answer from it "
+         "(at the very start: a script that uses workers needs the guard `if __name__ == \"__main__\":`)")
 
 
 def loss_and_gradient(model: Transformer, batch: Batch, *, label_smoothing: float = 0.0,
@@ -72,9 +74,9 @@ class Workers:
 
     def __init__(self, model: Transformer, count: int, optimiser: AdamState | None = None):
         check_count("count", count)
-        context = multiprocessing.get_context("spawn")  # afresh: a fork would inherit BLAS without its threads
+        context = multiprocessing.get_context("spawn")  # new programs; a copy of this one would have BLAS without its threads
         size, dtype = parameter_count(model), to_vector(model).dtype
-        shared = context.RawArray("b", (3 + count) * size * dtype.itemsize)
+        shared = context.RawArray("b", int(3 + count) * size * dtype.itemsize)
         memory = np.frombuffer(shared, dtype).reshape(3 + count, size)  # (3 + W, P)
         parameters, first, second, *gradients = memory  # (P,) each: two moments, and a gradient from each of W workers
         to_vector(model, out=parameters)
@@ -92,7 +94,7 @@ class Workers:
             self._processes.append(process)
         try:
             for connection in self._connections:
-                connection.send(model)  # as one of args, it would be waited for without end if the process died before
+                connection.send(model)  # not among args: if the process dies before it has read those, start() never returns
         except OSError:
             raise ChildProcessError(ENDED) from None
 
@@ -133,8 +135,12 @@ class Workers:
     def share_out(self, function: Callable, rows: Sequence, *arguments) -> list:
         """Return what function(model, rows, *arguments), one result for each row, would: each worker does some of the rows.
 
-        Worker w of W takes the rows w, w + W, w + 2W …, which for sorted rows is a fair share. The other processes import
-        the function by its name. Raises what the first worker that failed has raised, or ChildProcessError.
+            with Workers(model, 2) as workers:
+                translations = workers.share_out(decode, source, 1, 64)      # source (B, S); decode of translator.py
+
+        Worker w of W takes the rows w, w + W, w + 2W …, which for sorted rows is a fair share. All that travels is pickled;
+        of a function that is its name, so it must stand at the top level of a file. Raises what the first worker that
+        failed has raised, or ChildProcessError if a process has ended.
         """
         count = len(self._gradients)
         parts = self._ask("call", [(function, rows[w::count], *arguments) for w in range(count)])
@@ -143,9 +149,10 @@ class Workers:
     def _ask(self, name: str, arguments: list[tuple]) -> list:
         """Have every worker call its method of that name, and wait for all answers."""
         own, *others = arguments
+        orders = [pickle.dumps((name, given)) for given in others]  # all before any is sent: one may be refused
         try:
-            for connection, given in zip(self._connections, others):
-                connection.send((name, given))
+            for connection, order in zip(self._connections, orders):
+                connection.send_bytes(order)
             answers = [self._own.answer(name, own), *(connection.recv() for connection in self._connections)]
         except (EOFError, OSError):
             raise ChildProcessError(ENDED) from None
@@ -200,9 +207,12 @@ class _Worker:
         to_vector(gradient, out=self.gradient)  # (P,)
         return loss
 
-    def call(self, function: Callable, *arguments):
-        """Return what a function makes of the model."""
-        return function(self.model, *arguments)
+    def call(self, function: Callable, rows: Sequence, *arguments) -> list:
+        """Return what a function makes of the model and of these rows, a result for each."""
+        results = list(function(self.model, rows, *arguments))
+        if len(results) != len(rows):
+            raise ValueError(f"{function.__name__} returned {len(results)} results for {len(rows)} rows")
+        return results
 
     def total(self) -> Array:
         """Return the batch's gradient for this stretch. With one worker that is the shared array itself: not to be written to."""

@@ -50,16 +50,22 @@ class Translator:
         if len(ids) == 1:
             raise ValueError("the sentence is empty: there is nothing to translate")
         if len(ids) > self.config.max_length:
-            raise ValueError(f"the sentence has {len(ids) - 1} tokens, the model reads at most {self.config.max_length - 1}")
+            raise ValueError(f"the sentence has {len(ids) - 1} tokens, the model reads at most "
+                             f"{self.config.max_length - 1}: {sentence[:40]!r}…")
         return ids
 
-    def translate(self, sentences: Sequence[str], *, beam: int = 1, batch_size: int = 128, workers: int = 1) -> list[str]:
+    def translate(self, sentences: Iterable[str], *, beam: int = 1, batch_size: int = 128, workers: int = 1) -> list[str]:
         """Translate each sentence; greedily, or with beam search for beam > 1.
 
-        With `workers` > 1 that many processes share each batch (in a script, under the guard that Workers asks for).
-        They take half a second to start: worth it for a hundred sentences with beam search, without it for thousands.
+        Sentences of like length go through the model together, `batch_size` at a time. A translation ends after twice as
+        many words as the longest of these has, and ten, if not before. With `workers` > 1 that many processes share each
+        batch (in a script, under the guard that Workers asks for): worth their half second of starting for thousands.
         """
+        check_count("batch_size", batch_size)
         check_count("workers", workers)
+        if isinstance(sentences, str):
+            raise TypeError(f"sentences must be several texts, such as a list, not the one text {sentences!r}")
+        sentences = list(sentences)
         ids = [self.ids(sentence) for sentence in sentences]
         by_length = sorted(range(len(ids)), key=lambda i: len(ids[i]))
         texts = [""] * len(ids)

@@ -43,6 +43,12 @@ def test_the_same_numbers_as_the_plain_page(size, rng, masked, causal, query_blo
         assert_close(one, other, 1e-12)
 
 
+def test_an_upstream_gradient_of_another_shape_is_refused():
+    x = np.ones((2, 4, 3))
+    with pytest.raises(ValueError, match=r"^d_output has shape \(2, 3, 4\): expected \(2, 4, 3\)"):
+        tiled_attention(x, x, x)[1](np.ones((2, 3, 4)))
+
+
 @pytest.mark.parametrize("threads, expected", [(1, [None] * 4), (2, [1] * 4)])
 def test_beside_threads_of_ours_blas_has_one(monkeypatch, threads, expected):
     """Else the threads of one wait for the other's: two took twice as long as they need, and longer than one."""

@@ -49,6 +49,31 @@ def test_as_many_as_before_after_an_error(library):
     assert library.threads == 4
 
 
+def test_the_least_of_all_open_blocks_holds_in_whatever_order_they_end(library):
+    one, other, third = limit_blas_threads(2), limit_blas_threads(1), limit_blas_threads(3)
+    one.__enter__()
+    other.__enter__()
+    assert library.threads == 1
+    one.__exit__(None, None, None)
+    assert library.threads == 1
+    third.__enter__()
+    other.__exit__(None, None, None)
+    assert library.threads == 3
+    third.__exit__(None, None, None)
+    assert library.threads == 4
+    library.threads = 2  # by someone else: not remembered from before
+    with limit_blas_threads(3):
+        assert library.threads == 2
+    assert library.threads == 2
+
+
+@pytest.mark.parametrize("most", [0, -1, 1.5])
+def test_a_limit_that_makes_no_sense_is_refused(library, most):
+    with pytest.raises(ValueError, match="^most must be a whole number of at least 1"), limit_blas_threads(most):
+        pass
+    assert library.threads == 4
+
+
 def no_library(name):
     raise OSError(f"{name}: cannot open")
 

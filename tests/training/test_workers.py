@@ -1,6 +1,7 @@
 """Workers: the loss and gradient of one process, from several."""
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -52,6 +53,11 @@ def test_loss_and_gradient_are_those_of_one(team):
         expected = named_parameters(expected)
         for name, array in named_parameters(gradient).items():
             assert_close(array, expected[name], 1e-12)
+
+
+def test_a_count_may_be_numpys():
+    with Workers(make_model(), np.int64(2)) as team:
+        assert len(team._processes) == 1
 
 
 def test_there_are_as_many_as_asked_for(team):
@@ -157,6 +163,17 @@ def test_rows_are_shared_out_and_come_back_in_their_order(team):
         assert {result[2] for result in results} == ({os.getpid()} | others if count else set())
 
 
+def several(model, rows, times):
+    return (row for row in list(rows) * times)
+
+
+@pytest.mark.parametrize("times, returned", [(0, 0), (2, 6)])
+def test_another_number_of_results_than_of_rows_is_refused(team, times, returned):
+    with pytest.raises(ValueError, match=f"^several returned {returned} results for 3 rows"):
+        team.share_out(several, list("abcde"), times)
+    assert team.share_out(several, list("abcde"), 1) == list("abcde")
+
+
 def refuse(model, rows):
     raise LookupError(f"no {rows[-1]}")
 
@@ -233,13 +250,14 @@ class Unpicklable:
         raise RuntimeError("cannot travel")
 
 
-def test_an_order_that_cannot_be_sent_ends_the_team():
-    """The second worker has its order by then, and will answer."""
+def test_an_order_that_cannot_be_sent_is_sent_to_nobody():
+    batch = make_batch(EXAMPLES)
     with Workers(make_model(), 3) as team:
         with pytest.raises(RuntimeError, match="cannot travel"):
             team._ask("norm", [(), (), (Unpicklable(),)])
-        with pytest.raises(ChildProcessError, match="^a worker process has ended"):
-            team.differentiate(make_batch(EXAMPLES))
+        with pytest.raises((AttributeError, pickle.PicklingError), match="lambda"):
+            team.share_out(lambda model, rows: rows, [1, 2, 3])
+        assert team.differentiate(batch) == pytest.approx(loss_and_gradient(team.model, batch)[0], rel=1e-12)
 
 
 def test_a_worker_that_is_killed_is_missed():
@@ -315,7 +333,7 @@ def test_an_answer_that_was_not_waited_for_is_not_taken_for_another():
         connection = workers._connections[0]
 
         class Interrupted:
-            send, close = connection.send, connection.close
+            send_bytes, close = connection.send_bytes, connection.close
 
             def recv(self):
                 raise KeyboardInterrupt
@@ -339,7 +357,8 @@ def test_a_script_without_a_guard_ends_with_an_error(tmp_path):
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])})
     assert done.returncode == 1 and done.stdout == ""
-    assert done.stderr.strip().endswith("ChildProcessError: a worker process has ended: there is no answer from it")
+    assert done.stderr.splitlines()[-1].startswith("ChildProcessError: a worker process has ended: there is no answer from it")
+    assert 'needs the guard `if __name__ == "__main__":`' in done.stderr.splitlines()[-1]
 
 
 def test_this_process_works_before_it_waits(monkeypatch):
@@ -349,9 +368,9 @@ def test_this_process_works_before_it_waits(monkeypatch):
         class Watched:
             close = connection.close
 
-            def send(self, order):
+            def send_bytes(self, order):
                 seen.append("send")
-                connection.send(order)
+                connection.send_bytes(order)
 
             def recv(self):
                 seen.append("receive")

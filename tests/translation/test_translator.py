@@ -74,8 +74,6 @@ def test_no_more_processes_than_sentences(monkeypatch):
     translator.translate(SENTENCES[:1], workers=5)
     translator.translate([], workers=5)
     assert asked == [2, "ended"]
-    with pytest.raises(ValueError, match="^workers must be"):
-        translator.translate(SENTENCES, workers=0)
 
 
 def test_the_model_alone_bounds_a_long_translation_and_the_source_a_short_one():
@@ -96,6 +94,20 @@ def test_the_model_alone_bounds_a_long_translation_and_the_source_a_short_one():
     lengths.clear()
     endless.translate([" ".join(["dog"] * 40)])
     assert len(lengths) == 64
+
+
+@pytest.mark.parametrize("arguments, error, message", [
+    (dict(workers=0), ValueError, "^workers must be a whole number of at least 1, not 0"),
+    (dict(batch_size=-1), ValueError, "^batch_size must be a whole number of at least 1, not -1"),
+    (dict(sentences="a dog"), TypeError, "^sentences must be several texts, such as a list, not the one text 'a dog'"),
+])
+def test_what_cannot_be_translated_is_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        make().translate(**dict(sentences=SENTENCES) | arguments)
+
+
+def test_sentences_may_come_one_by_one():
+    assert make().translate(iter(SENTENCES)) == make().translate(SENTENCES)
 
 
 def test_no_sentences():
@@ -121,7 +133,7 @@ def test_an_empty_sentence_is_refused(sentence):
 def test_a_sentence_longer_than_the_table_is_refused():
     translator = make(max_length=5)
     assert len(translator.ids("a a a a")) == 5
-    with pytest.raises(ValueError, match="^the sentence has 5 tokens, the model reads at most 4$"):
+    with pytest.raises(ValueError, match="^the sentence has 5 tokens, the model reads at most 4: 'a a a a a'…$"):
         translator.ids("a a a a a")
 
 
