@@ -90,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     translate.add_argument("--beam", type=positive, default=1, metavar="N",
                            help="translations to keep under way; 1 is greedy (default: %(default)s)")
     translate.add_argument("--workers", type=positive, default=1, metavar="N",
-                           help="processes that share the sentences, for a hundred of them or more (default: %(default)s)")
+                           help="processes that share the sentences, if they are thousands (default: %(default)s)")
     translate.add_argument("--attention", action="store_true", help="also draw which source words each written word looked at")
 
     generate = commands.add_parser("generate", help="go on with a text", description=(

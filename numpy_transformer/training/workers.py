@@ -241,7 +241,5 @@ def _work(connection, *arguments) -> None:
         while True:
             try:
                 connection.send(worker.answer(*connection.recv()))
-            except (EOFError, OSError):
-                raise
-            except Exception as error:  # an order or an answer that cannot be pickled
+            except Exception as error:  # an order that cannot be read here or an answer that cannot be sent; or the end
                 connection.send(error)

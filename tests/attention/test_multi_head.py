@@ -208,6 +208,7 @@ def test_the_ways_to_attend_agree(case):
     _, layer, x, memory, mask = case
     y, _ = layer(x, memory, mask)
     k, v = layer.keys_and_values(memory)
+    assert k.flags.c_contiguous and v.flags.c_contiguous  # they will be read many times
     assert_close(layer.attend(x, k, v, mask), y)
     assert_close(k, loops.project_heads(memory, layer.key.weight, layer.key.bias, layer.heads))
     assert_close(v, loops.project_heads(memory, layer.value.weight, layer.value.bias, layer.heads))

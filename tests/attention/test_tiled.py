@@ -1,5 +1,6 @@
 """Tiled attention: the plain page's numbers, forward and backward, whatever the tiles."""
 
+import threading
 import tracemalloc
 from contextlib import contextmanager
 
@@ -41,6 +42,12 @@ def test_the_same_numbers_as_the_plain_page(size, rng, masked, causal, query_blo
                  threads=threads, dy=dy)
     for one, other in zip(found, expected):
         assert_close(one, other, 1e-12)
+
+
+def test_threads_work_at_the_same_time():
+    """Each of the two waits until the other is there."""
+    barrier = threading.Barrier(2, timeout=5)
+    tiled.over_heads(lambda head: barrier.wait(), 2, 2)
 
 
 def test_an_upstream_gradient_of_another_shape_is_refused():
@@ -186,6 +193,7 @@ ONES = np.ones((2, 3, 4))
     (lambda: tiled_attention(ONES, ONES, ONES, key_block=0), ValueError, "^key_block must .* not 0"),
     (lambda: tiled_attention(ONES, ONES, ONES, threads=0), ValueError, "^threads must .* not 0"),
     (lambda: tiled_attention(np.nan * ONES, ONES, ONES), ValueError, "q or k holds NaN"),
+    (lambda: tiled_attention(np.nan * ONES, ONES, ONES, threads=2), ValueError, "q or k holds NaN"),
     (lambda: tiled_attention(ONES, np.inf * ONES, ONES), ValueError, "q or k holds NaN or infinity"),
     (lambda: tiled_attention(ONES * 1j, ONES, ONES), TypeError, "^q must hold real numbers"),
 ])

@@ -177,6 +177,18 @@ def test_decoding_without_cache_writes_the_same_words(tiny):
         assert one.values()["y"].shape == (one.B, one.words)
 
 
+def test_workers_decode_the_same_words(tiny, monkeypatch):
+    monkeypatch.setitem(model.CONFIGURATIONS, "small", model.Configuration(B=2, T=3, D=8, H=2, F=5, L=1, V=40))
+    alone, shared, least = decode.Decode(1, 4, "float32", 2), decode.Decode(3, 4, "float32", 2), decode.Decode(2, 4, "float32", 2)
+    assert list(alone.variants) == ["cached", "uncached"]
+    assert list(shared.variants) == list(least.variants) == ["cached", "cached, 2 workers", "uncached"]
+    assert shared.values()["y"].shape == (3, 4)  # after a comparison of all three ways
+    ways = shared.passes()
+    ids = ways["cached"]()
+    assert len({tuple(row) for row in ids.tolist()}) == 3  # each sentence has its own
+    np.testing.assert_array_equal(ways["cached, 2 workers"](), ids)
+
+
 def test_both_ways_of_every_pair_give_the_same_numbers(tiny):
     names = []
     for pair in pairs.pairs(SETTING):

@@ -174,6 +174,7 @@ def test_a_file_that_is_no_model(content, capsys, tmp_path):
     (tmp_path / "m.npz").write_bytes(content)
     status, _, err = run(capsys, "translate", "--model", tmp_path / "m.npz", "hello")
     assert status == 2 and "is not a checkpoint of this program" in err and err.count("\n") == 1
+    assert "pickle" not in err  # NumPy's own advice would be to trust the file
 
 
 # ── gradcheck ────────────────────────────────────────────────────────────────────────────────────

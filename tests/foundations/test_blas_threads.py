@@ -89,7 +89,7 @@ def test_where_nobody_can_be_asked_nothing_happens(monkeypatch, load):
 def test_only_cores_that_may_be_used_count(monkeypatch, allowed, counted, expected):
     monkeypatch.setattr(os, "cpu_count", lambda: counted)
     if allowed:
-        monkeypatch.setattr(os, "sched_getaffinity", lambda process: allowed, raising=False)
+        monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0: allowed}[process], raising=False)
     else:
         monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     assert cores() == expected

@@ -15,8 +15,9 @@ import pytest
 from numpy_transformer import Transformer, TransformerConfig, from_vector, map_tree, named_parameters, parameter_count, to_vector
 from numpy_transformer.training.adam import Adam
 from numpy_transformer.training.batches import Batch, epoch, make_batch
-from numpy_transformer.training.clipping import clip_gradients
+from numpy_transformer.training.clipping import clip_gradients, gradient_norm
 from numpy_transformer.training.loop import Progress, TrainingConfig, training_steps
+from numpy_transformer.training import workers as page
 from numpy_transformer.training.workers import Workers, _Worker, loss_and_gradient
 from strategies import assert_close, assert_same, randomised
 
@@ -116,7 +117,7 @@ def test_where_no_word_counts_there_is_nothing_to_learn(team):
 
 
 @pytest.mark.parametrize("max_norm, weight_decay, count", [
-    (None, 0.0, 2), (1e9, 0.1, 2), (0.01, 0.1, 3), (0, 0.0, 2)])
+    (None, 0.0, 2), (1e9, 0.1, 2), (0.01, 0.1, 3), (0, 0.0, 2), ("little above", 0.0, 2)])
 def test_two_updates_are_those_of_one_process(max_norm, weight_decay, count):
     model, batch, adam = make_model(), make_batch(EXAMPLES), Adam(0.01, weight_decay=weight_decay)
     state = adam.init(model)
@@ -126,6 +127,8 @@ def test_two_updates_are_those_of_one_process(max_norm, weight_decay, count):
         for rate in (None, 0.5):
             team.differentiate(batch)
             gradient = team.gradient()
+            if isinstance(max_norm, str):
+                max_norm = 1.2 * gradient_norm(named_parameters(gradient))
             if max_norm is not None:
                 gradient, norm = clip_gradients(gradient, max_norm)
                 assert norm > 0.01
@@ -302,6 +305,19 @@ def test_an_order_that_cannot_be_read_is_an_error_of_its_own(team):
     with pytest.raises(LookupError, match="nobody here knows it"):
         team.share_out(answer_in_secret, [1, 2], Lost())
     assert team.share_out(answer_in_secret, [1, 2], False) == [1, 2]
+
+
+def test_a_worker_keeps_memory_ignores_ctrl_c_and_ends_with_its_orders(monkeypatch):
+    done = []
+    monkeypatch.setattr(page, "keep_freed_memory", lambda: done.append("memory"))
+    monkeypatch.setattr(page.signal, "signal", lambda *given: done.append(given))
+
+    class Closed:
+        def recv(self):
+            raise EOFError
+
+    page._work(Closed(), 1, 2, None, "<f8")
+    assert done == [(signal.SIGINT, signal.SIG_IGN), "memory"]
 
 
 class Deadly:

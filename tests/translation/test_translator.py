@@ -46,6 +46,22 @@ def test_translations_come_in_the_order_of_their_sentences_whatever_the_batches(
     assert translator.translate(SENTENCES, beam=beam, batch_size=batch_size) == expected
 
 
+def test_sentences_of_like_length_share_a_batch():
+    translator, widths = make(), []
+
+    class Watched:
+        step = translator.model.step
+
+        @staticmethod
+        def start(source, *, pad):
+            widths.append(source.shape)
+            return translator.model.start(source, pad=pad)
+
+    lengths = [3, 1, 5, 1, 3]
+    replace(translator, model=Watched).translate([" ".join(["dog"] * length) for length in lengths], batch_size=2)
+    assert widths == [(2, 1 + 1), (2, 3 + 1), (1, 5 + 1)]
+
+
 @pytest.mark.parametrize("beam", [1, 3])
 def test_several_processes_write_the_same_translations(beam):
     translator = make()

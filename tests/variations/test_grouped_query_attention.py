@@ -114,6 +114,7 @@ def test_weights_keys_values_and_attend_are_parts_of_the_whole(case):
     weights = layer.weights(x, memory, mask)
     assert_close(weights, repeated(layer).weights(x, memory, mask))
     k, v = layer.keys_and_values(memory)
+    assert k.flags.c_contiguous and v.flags.c_contiguous  # they will be read many times
     assert k.shape == (len(memory), layer.groups, memory.shape[1], len(layer.key.bias) // layer.groups)
     assert v.shape == (len(memory), layer.groups, memory.shape[1], len(layer.value.bias) // layer.groups)
     assert_same(layer.attend(x, k, v, mask), layer(x, memory, mask)[0], atol=1e-13)
