@@ -197,8 +197,9 @@ def test_score_counts_sentences_and_tokens_and_takes_the_nearest_reference():
     assert score(["a b c d"], [["z", "a b c"]]) == Score(1, 0, 3, 1)
 
 
-def test_score_of_nothing():
+def test_score_of_nothing_and_of_one():
     assert (score([], []).exact_match, score([], []).token_error_rate) == (0, 0)
+    assert (score(["dog"], [["dog"]]).exact_match, score(["a"], [["dog"]]).token_error_rate) == (1, 1)
 
 
 def test_score_needs_as_many_references_as_translations():
