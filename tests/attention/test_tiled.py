@@ -75,6 +75,15 @@ def test_beside_threads_of_ours_blas_has_one(monkeypatch, threads, expected):
     assert seen == expected and limit == [None]
 
 
+@pytest.mark.parametrize("of_q, of_k", [(1e4, 1e-2), (1e-2, 1e4), (1e2, 1.0), (1.0, 1e2)])
+def test_long_queries_meet_short_keys(of_q, of_k):
+    """Scores of about ±100, whose exp float32 does not hold: that they are large must show whichever side is short."""
+    rng = np.random.default_rng(0)
+    q, k, v = (scale * rng.normal(size=(2, 5, 3)).astype(np.float32) for scale in (of_q, of_k, 1.0))
+    found, _ = tiled_attention(q, k, v)
+    assert_close(found, scaled_dot_product_attention(*(x.astype(np.float64) for x in (q, k, v)))[0], 1e-4)
+
+
 @pytest.mark.parametrize("T, S", [(0, 5), (5, 0), (0, 0), (1, 1), (1, 9), (9, 1)])
 @pytest.mark.parametrize("causal", [False, True])
 def test_sizes_of_none_and_one(T, S, causal):
