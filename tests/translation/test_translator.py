@@ -89,6 +89,7 @@ def test_no_more_processes_than_sentences(monkeypatch):
     assert asked == [2, "ended"]
     translator.translate(SENTENCES[:1], workers=5)
     translator.translate([], workers=5)
+    translator.translate(SENTENCES)  # unless asked for there is one process
     assert asked == [2, "ended"]
 
 
