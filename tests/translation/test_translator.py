@@ -46,6 +46,11 @@ def test_translations_come_in_the_order_of_their_sentences_whatever_the_batches(
     assert translator.translate(SENTENCES, beam=beam, batch_size=batch_size) == expected
 
 
+def test_greedily_unless_a_beam_is_given(monkeypatch):
+    monkeypatch.setattr("numpy_transformer.translation.translator.beam_search", None)
+    assert make().translate(SENTENCES) == make().translate(SENTENCES, beam=1)
+
+
 def test_sentences_of_like_length_share_a_batch():
     translator, widths = make(), []
 
