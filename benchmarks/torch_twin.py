@@ -176,7 +176,7 @@ class Training:
         self.passes, self.values = lambda: passes, values
 
 
-TWINS = {}  # by an operation's name, or its class: a function that builds a way, the ways' labels, passes without
+TWINS = {}  # by an operation's name, or its class: a function that builds a way, the ways' labels, the passes that have no twin
 
 
 def twin_of(name, *labels, without=()):

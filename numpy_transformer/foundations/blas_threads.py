@@ -59,7 +59,7 @@ def limit_blas_threads(most: int) -> Iterator[None]:
 
 @cache
 def _functions() -> tuple[Callable, Callable] | None:
-    """Find the two functions. The part of NumPy that multiplies is a library linked with BLAS: what it can call, ctypes can."""
+    """Find the two functions by way of the part of NumPy that multiplies: what that library can call, ctypes can too."""
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(np._core._multiarray_umath.__file__)
         for tell, set_to in TELL_AND_SET:

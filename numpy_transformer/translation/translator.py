@@ -59,7 +59,8 @@ class Translator:
 
         Sentences of like length go through the model together, `batch_size` at a time. A translation ends after twice as
         many words as the longest of these has, and ten, if not before. With `workers` > 1 that many processes share each
-        batch (in a script, under the guard that Workers asks for): worth their half second of starting for thousands.
+        batch (in a script, under the guard that Workers asks for); to start them takes half a second, which thousands of
+        sentences are worth.
         """
         check_count("batch_size", batch_size)
         check_count("workers", workers)
